@@ -53,6 +53,15 @@ class Connection:
         head = await self.read_head()
         return head, await self._reader.readexactly(int(parse_headers(head)["content-length"]))
 
+    async def read_some(self) -> bytes:
+        """Return what arrives next."""
+        return await self._reader.read(65_536)
+
+    def has_resumed_session(self) -> bool | None:
+        """Return True if the TLS session is that of an earlier connection; None without TLS."""
+        tls = self._writer.get_extra_info("ssl_object")
+        return None if tls is None else bool(tls.session_reused)
+
     async def write(self, answer: bytes) -> None:
         self._writer.write(answer)
         await self._writer.drain()
@@ -65,6 +74,10 @@ class Connection:
     def close(self) -> None:
         """Close with a FIN."""
         self._writer.close()
+
+    def half_close(self) -> None:
+        """Send a FIN, and go on reading."""
+        self._writer.write_eof()
 
     def reset(self) -> None:
         """Close with a RST."""
@@ -104,6 +117,10 @@ class Receiver:
             for task in self._connection_tasks:
                 task.cancel()
             await asyncio.gather(*self._connection_tasks, return_exceptions=True)
+
+    async def wait_no_connection(self) -> None:
+        """Wait until no connection is open."""
+        await asyncio.gather(*self._connection_tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -1,0 +1,158 @@
+"""TLS to receivers: who is refused, why, and sessions that are resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from later.core.retry import OutcomeKind
+from later.delivery import tls
+from later.delivery.resolver import Resolver
+from tests.builders import NOW, a_task
+from tests.receivers import DONE, Connection, Receiver, a_sender, answers, answers_and_closes
+
+CERTIFICATES = Path(__file__).parent / "certificates"
+"""Certificates of one authority: for localhost, receiver.example and 127.0.0.1, until 2126 and until 2020; for another
+name."""
+
+pytestmark = pytest.mark.usefixtures("client")
+
+
+@pytest.fixture
+def trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authority is trusted."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "authority.pem"))
+
+
+def identity(name: str, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+    """Return the TLS of a receiver with this certificate, which speaks no newer version than this one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / f"{name}.pem")
+    context.maximum_version = version
+    return context
+
+
+async def message_from(receiver_tls: ssl.SSLContext) -> str:
+    async with Receiver(answers(DONE)).listen(receiver_tls) as receiver, a_sender() as sender:
+        outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+    assert outcome.reason in ("connect", "")
+    return outcome.message
+
+
+@pytest.mark.usefixtures("trust")
+class TestTrustedAuthority:
+    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda v: v.name)
+    async def test_a_receiver_with_a_valid_certificate_is_called(self, version: ssl.TLSVersion) -> None:
+        assert await message_from(identity("receiver", version)) == ""
+
+    async def test_a_certificate_for_another_name_is_refused(self) -> None:
+        message = await message_from(identity("other_name"))
+        assert message == (
+            "no connection: the certificate was refused: IP address mismatch, certificate is not valid for '127.0.0.1'."
+        )
+
+    async def test_an_expired_certificate_is_refused(self) -> None:
+        message = await message_from(identity("expired"))
+        assert message == "no connection: the certificate was refused: certificate has expired"
+
+    @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+    async def test_a_receiver_that_speaks_tls_1_1_at_most_is_refused(self) -> None:
+        old = identity("receiver", ssl.TLSVersion.TLSv1_1)
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        assert (await message_from(old)).startswith("no connection: ")
+
+    async def test_a_connection_that_ends_during_the_handshake_is_a_failure(self) -> None:
+        async def close(connection: Connection) -> None:
+            await connection.read_some()
+            connection.close()
+
+        async with Receiver(close).listen() as receiver, a_sender() as sender:
+            outcome = await sender.send(a_task(callback=receiver.url.replace("http", "https")), 1, NOW)
+        assert outcome.reason == "connect"
+
+    async def test_a_name_is_sent_and_verified(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        resolve = Resolver.resolve
+
+        async def resolve_locally(self: Resolver, host: str, port: int) -> object:
+            return await resolve(self, "localhost", port)
+
+        monkeypatch.setattr(Resolver, "resolve", resolve_locally)
+        names: list[str | None] = []
+        receiver_tls = identity("receiver")
+        receiver_tls.sni_callback = lambda connection, name, context: names.append(name)
+        async with Receiver(answers(DONE)).listen(receiver_tls) as receiver, a_sender() as sender:
+            kinds = [
+                (await sender.send(a_task(callback=receiver.url.replace("127.0.0.1", host)), 1, NOW)).kind
+                for host in ("Receiver.Example", "receiver.example.", "elsewhere.example")
+            ]
+        assert kinds == [OutcomeKind.DONE, OutcomeKind.DONE, OutcomeKind.FAILED]
+        assert names == ["receiver.example", "receiver.example", "elsewhere.example"]
+
+    async def test_a_connection_is_kept(self) -> None:
+        async with Receiver(answers(DONE, DONE)).listen(identity("receiver")) as receiver, a_sender() as sender:
+            for _ in range(2):
+                outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+        assert (outcome.kind, receiver.connections) == (OutcomeKind.DONE, 1)
+
+    async def test_a_long_content_arrives(self) -> None:
+        async with Receiver(answers(DONE)).listen(identity("receiver")) as receiver, a_sender() as sender:
+            outcome = await sender.send(a_task(callback=receiver.url, content="x" * 3_000_000), 1, NOW)
+        assert outcome.kind is OutcomeKind.DONE
+
+
+async def test_an_unknown_authority_is_refused() -> None:
+    message = await message_from(identity("receiver"))
+    assert message.startswith("no connection: the certificate was refused: ")
+    assert "local issuer" in message
+
+
+async def test_a_handshake_that_hangs_is_a_timeout_and_delays_no_other_call() -> None:
+    async def hang(connection: Connection) -> None:
+        await connection.wait_closed()
+
+    async with (
+        Receiver(hang).listen() as hanging,
+        Receiver(answers(DONE)).listen() as receiver,
+        a_sender(timeout_ms=500) as sender,
+    ):
+        url = hanging.url.replace("http", "https")
+        calls = [asyncio.create_task(sender.send(a_task(callback=url), 1, NOW)) for _ in range(20)]
+        outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+        are_hanging = [not call.done() for call in calls]
+        reasons = {(await call).reason for call in calls}
+    assert (outcome.kind, are_hanging, reasons) == (OutcomeKind.DONE, [True] * 20, {"timeout"})
+
+
+@pytest.mark.usefixtures("trust")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda v: v.name)
+async def test_a_new_connection_resumes_the_session_of_the_last_one(
+    version: ssl.TLSVersion, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if client == "aiohttp":
+        pytest.skip("aiohttp's client makes a full handshake each time")
+    resumed: list[bool | None] = []
+
+    async def answer(connection: Connection) -> None:
+        resumed.append(connection.has_resumed_session())
+        await answers_and_closes(DONE.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))(connection)
+
+    async with Receiver(answer).listen(identity("receiver", version)) as receiver, a_sender() as sender:
+        for _ in range(3):
+            await sender.send(a_task(callback=receiver.url), 1, NOW)
+    assert resumed == [False, True, True]
+
+
+def test_the_sessions_of_a_thousand_hosts_are_kept_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Session:
+        def __init__(self, host: str) -> None:
+            self.server_hostname = host
+            self.session = object()
+
+    monkeypatch.setattr(tls, "MAX_SESSIONS", 2)
+    context = tls.build_tls_context()
+    for host in ("a", "b", "a", "c"):
+        context.remember(Session(host))  # type: ignore[arg-type]  # as much of a TLS object as it reads
+    assert list(context.sessions) == ["a", "c"]
