@@ -290,8 +290,14 @@ every_row = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture
+def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Spark's rows open no session: only the names of their contenders count."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+
 @every_row
-@pytest.mark.system
+@pytest.mark.usefixtures("no_java")
 def test_every_reference_is_a_contender_of_the_same_row(row: Row, tmp_path: Path) -> None:
     with row.contenders(an_environment(tmp_path)) as contenders:
         names = [contender.name for contender in contenders]
@@ -300,7 +306,7 @@ def test_every_reference_is_a_contender_of_the_same_row(row: Row, tmp_path: Path
 
 
 @every_row
-@pytest.mark.system
+@pytest.mark.usefixtures("no_java")
 def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> None:
     environment = an_environment(tmp_path)
     with row.contenders(environment) as contenders:
