@@ -25,7 +25,8 @@
 |                         |        | the same for `unack`, `error` and `dead`. In delay also holds: see       |
 |                         |        | `holds.py`                                                               |
 | `{later:0}:topics`      | zset   | topic → 0: every topic that a wake set names, to list them by name; for  |
-|                         |        | a while also one whose tasks were removed by their callers               |
+|                         |        | a while also one whose tasks were deleted, purged or swept, and not yet  |
+|                         |        | one whose tasks a daemon of an older version has created                 |
 | `{later:0}:expiry`      | zset   | `<topic>\0<id>` → when the task's ttl ends; only of tasks that have one  |
 | `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten                        |
 | `{later:0}:job:<job>`   | hash   | this shard's counts of a bulk job: `created`, and in the job's own       |

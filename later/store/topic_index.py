@@ -1,7 +1,8 @@
 """The index of topics by name: a page of topics costs the same, however many there are.
 
 Each shard has one, a sorted set whose entries all have score 0, so that it is in the order of their bytes. Scripts keep
-it: a topic that a wake set names is in it. A topic whose tasks were removed by their callers stays for a while.
+it: a topic that a wake set names is in it. A topic whose tasks were deleted, purged or swept stays for a while. Daemons
+of older versions do not keep it, so a topic that is only theirs is added after a while.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ class TopicIndex:
         self._client = client
         self._keys = keys
         self._stats = Stats(client, keys)
+        self._to_check = [(shard, key) for shard in keys.shards for key in (shard.topics, *shard.wakes.values())]
+        """The keys that `check_some` reads: each shard's index has names to remove, its wake sets have names to add."""
         self._scan = (0, 0)
-        """The shard and the cursor at which `forget_unused` goes on."""
+        """The number of the key, and the cursor, at which `check_some` goes on."""
 
     async def page(
         self, declared: Sequence[str], now: int, *, limit: int, after: str = "", namespace: str | None = None
@@ -63,13 +66,13 @@ class TopicIndex:
                 start = f"{namespace_from_topic(start)}/{LAST}"
         return found
 
-    async def forget_unused(self) -> None:
-        """Remove the next few names without tasks: only callers who remove tasks themselves leave some."""
+    async def check_some(self) -> None:
+        """Put the next few names right: called again and again, it removes and adds all that are wrong."""
         number, cursor = self._scan
-        shard = self._keys.shards[number]
-        cursor, entries = await self._client.execute("trim", ("ZSCAN", shard.topics, cursor, "COUNT", SLICE))
+        shard, key = self._to_check[number]
+        cursor, entries = await self._client.execute("trim", ("ZSCAN", key, cursor, "COUNT", SLICE))
         await self._put_right(shard, [*dict(entries)])
-        self._scan = (number, cursor) if cursor else ((number + 1) % len(self._keys.shards), 0)
+        self._scan = (number, cursor) if cursor else ((number + 1) % len(self._to_check), 0)
 
     async def _read_names(self, start: str, end: str, limit: int) -> list[str]:
         """Return the first names after `start` and before `end` ("" for no bound)."""

@@ -1,4 +1,4 @@
-"""Tick function that forgets ids and bulk jobs that were remembered long enough, and topics without tasks."""
+"""Tick function that forgets ids and bulk jobs that were remembered long enough, and checks the index of topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRIM_EVERY_MS = 1000
 class Trimmer:
     """Forgets old ids and bulk jobs: once a second, or in each tick while there are more than a tick can forget.
 
-    Also looks at a few names in the index of topics, and forgets those without tasks.
+    Each time it also checks a few names of the index of topics.
     """
 
     def __init__(self, store: Store) -> None:
@@ -25,6 +25,6 @@ class Trimmer:
             return False  # the lower bound matters when the clock was set back
         more = await self._store.tasks.trim(now, TRIM_LIMIT) >= TRIM_LIMIT
         await self._store.bulk_jobs.trim(now)
-        await self._store.topic_index.forget_unused()
+        await self._store.topic_index.check_some()
         self._next_at = now if more else now + TRIM_EVERY_MS
         return more

@@ -28,6 +28,8 @@ from tests.store.inspection import (
 from tests.store_fixture import StoreFixture
 
 ONE_TASK = TopicCounts(1, 0, 0, 0, 1, NOW)
+ROUND = 1 + len(Bucket)
+"""Calls that check all names of a shard, if there are few."""
 
 
 async def create(store: StoreFixture, *topics: str) -> None:
@@ -197,12 +199,38 @@ class TestUpkeep:
         await store.edits.delete([f"of-t{n}" for n in range(1, 1200)])
         index = TopicIndex(store.client, store.keys)
         left = []
-        for _ in range(2 * shards + 4):
-            await index.forget_unused()
+        for _ in range(ROUND * shards + 4):
+            await index.check_some()
             left.append(len(await indexed(store)))
         assert left == sorted(left, reverse=True)
         assert (left[0] > 1, left[-1]) == (True, 1)
         assert await page(store) == ["t0"]
+
+    async def test_topics_that_a_daemon_of_an_older_version_creates_are_added(
+        self, store: StoreFixture, shards: int
+    ) -> None:
+        await create(store, "known", "waits", "retries", "died", "runs")
+        claims = {claim.topic: claim for claim in await claim_due(store, topics=["retries", "died", "runs"])}
+        await store.tasks.settle([failed(claims["retries"], NOW + 9), died(claims["died"])])
+        await ask(
+            store,
+            [("ZREM", shard.topics, "waits", "retries", "died", "runs") for shard in store.keys.shards],
+        )
+        index = TopicIndex(store.client, store.keys)
+        for _ in range(ROUND * shards):
+            await index.check_some()
+        assert await indexed(store) == {"known", "waits", "retries", "died", "runs"}
+        await assert_sound(store)
+
+    async def test_to_check_an_index_that_is_right_writes_nothing(self, store: StoreFixture, shards: int) -> None:
+        await create(store, *(f"t{n}" for n in range(100)))
+        before = await store.redis.info("persistence")
+        index = TopicIndex(store.client, store.keys)
+        for _ in range(ROUND * shards):
+            await index.check_some()
+        assert await page(store, declared=["unused"]) == sorted({*await indexed(store), "unused"})
+        after = await store.redis.info("persistence")
+        assert after["rdb_changes_since_last_save"] == before["rdb_changes_since_last_save"]
 
     async def test_a_store_at_maxmemory_is_listed_and_forgets_names(self, store: StoreFixture) -> None:
         await create(store, "a", "b", "c")
