@@ -158,9 +158,9 @@ class Claimer:
         due again that was put back.
         """
         times = {(entry.topic, entry.shard): entry.at for entry in due.topics}
-        self._passed_over = sum(at <= now for at in times.values()) - len(requests)
+        self._passed_over = max(sum(at <= now for at in times.values()) - len(requests), 0)
         for request, result in zip(requests, results, strict=True):
-            del times[request.topic, request.shard]
+            times.pop((request.topic, request.shard), None)  # a large claim of a topic is made in several parts
             if isinstance(result, ClaimResult) and result.wake_at is not None:
                 times[request.topic, request.shard] = result.wake_at
         next_times = [] if due_again_at is None else [due_again_at]

@@ -74,13 +74,15 @@ class FairShare:
             topics_to_come -= topic in entitled
             topic_shards = shards[topic]
             open_slots = min(share(free, in_use[topic]), max(free - topics_to_come, 1))
-            count = min(limit_by_origin(topic, open_slots) if open_slots else 0, MAX_TASKS * len(topic_shards))
+            count = limit_by_origin(topic, open_slots) if open_slots else 0
             count = min(count, limits.get(topic, count))
             free -= min(count, open_slots)
             even, rest = divmod(count, len(topic_shards))
             for position, shard in enumerate(topic_shards):
-                if part := even + (position < rest):
-                    requests.append(ClaimRequest(topic, shard, part))
+                part = even + (position < rest)
+                requests += [
+                    ClaimRequest(topic, shard, min(part - start, MAX_TASKS)) for start in range(0, part, MAX_TASKS)
+                ]
         return requests
 
 

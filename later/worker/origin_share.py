@@ -15,7 +15,6 @@ from __future__ import annotations
 from enum import Enum
 
 from later.core.origin import Origin
-from later.store.scripts import MAX_TASKS
 from later.worker.fair_share import share
 
 NEW_MS = 100
@@ -27,8 +26,9 @@ STALL_MS = 100
 PROBE_EVERY_MS = 100
 """How often more is claimed than the fullest origin may take, while origins are full that end calls."""
 MIN_PROBE = 16
-"""How many tasks more are claimed then. It doubles while most of what is put back is of
-stalled origins."""
+"""How many tasks more are claimed then. It grows fourfold while most of what is put back is of stalled origins."""
+MAX_PROBE = 1000
+"""How many it may become. Each claim costs three round trips, and a thousand tasks some 16 ms of CPU."""
 MIN_PAUSE_MS, MAX_PAUSE_MS = 100, 10_000
 """The pause of a task that was put back: as long as its origin has neither begun nor ended a call."""
 PUT_BACK_SPACING_MS = 1
@@ -166,7 +166,7 @@ class OriginShare:
         limit = share(open_slots, known.fullest(now))
         goes_beyond = limit < open_slots and now >= known.probe_at
         known.probes = goes_beyond or known.any_stalls
-        return min(limit + known.probe_size, MAX_TASKS) if goes_beyond else limit
+        return limit + known.probe_size if goes_beyond else limit
 
     def probes(self, topic: str) -> bool:
         """Return True if tasks of full origins may be among those of the last `claim_limit`."""
@@ -268,6 +268,6 @@ class Admission:
         if not self._put_back:
             return
         if self._stalled * 2 >= self._put_back:
-            known.probe_size, known.probe_at = min(known.probe_size * 2, MAX_TASKS), self._now
+            known.probe_size, known.probe_at = min(known.probe_size * 4, MAX_PROBE), self._now
         else:
             known.probe_size, known.probe_at = MIN_PROBE, self._now + PROBE_EVERY_MS

@@ -158,7 +158,7 @@ class TestClaims:
             count = worker.origins.claim_limit("order", worker.open, now)
             passed += len(worker.judge(*[WELL] * count, now=now))
             claims += 1
-        assert claims <= 26
+        assert claims <= 15
 
 
 class TestTasksThatWait:
