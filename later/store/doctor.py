@@ -172,7 +172,8 @@ class Doctor:
             located = [_bucket_and_topic(shard, key) for key in buckets]
             fallback = 0 if body is None else 1 + buckets.index(_fallback_bucket(shard, body))
             keys = [shard.pool, shard.attempts, shard.outcome, *buckets, *(shard.wakes[at] for at, _ in located)]
-            arguments: list[Argument] = [finding.id, body or b"", len(allowed), fallback, now]
+            alive = sum(_bucket_and_topic(shard, key)[0] is not Bucket.DEAD for key in allowed)
+            arguments: list[Argument] = [finding.id, body or b"", len(allowed), alive, fallback, now]
             arguments += [topic for _, topic in located]
             answer = await self._client.execute("doctor", scripts.REPAIR.call(keys, arguments))
             if answer >= 0:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from later.core.retry import expiry_failure
 from later.core.task import encode_task, pack_id
 from later.store import scripts
 from later.store.doctor import Defect, Doctor, Finding
 from later.store.keys import Bucket
 from later.store.scripts import Command, Script
-from later.store.types import Claim, ClaimRequest, Settlement
+from later.store.types import Claim, ClaimRequest, ExpiredTask, Settlement
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
     LEASE_MS,
@@ -235,6 +236,24 @@ class TestTaskInNoBucket:
         await repair_all(store)
         [again] = await claim_due(store)
         assert (again.attempt, again.fence != claim.fence) == (2, True)
+
+    @pytest.mark.parametrize("is_left_in_dead", [False, True])
+    async def test_the_failure_of_a_task_that_expired_unsent_does_not_outlive_it(
+        self, store: StoreFixture, is_left_in_dead: bool
+    ) -> None:
+        """A failure without an attempt is what claims and settles of living tasks do not look for."""
+        await store.tasks.create([a_task(id="a", own_id=True, ttl=1)])
+        expired = ExpiredTask("a", "order", store.keys.shard_of("a").index, None, b"")
+        assert await store.expiry.expire([(expired, expiry_failure(None, NOW + 2000))], NOW + 2000) == [True]
+        if is_left_in_dead:
+            await add_entry(store, Bucket.DELAY)
+        else:
+            await remove_entry(store, Bucket.DEAD)
+        await repair_all(store)
+        [claim] = await claim_due(store, NOW + 9)
+        assert (claim.attempt, claim.failure) == (1, None)
+        await store.tasks.settle([done(claim)])
+        assert (await assert_sound(store)).outcome == {}
 
 
 class TestTaskInABucketOfAnotherTopic:
