@@ -44,19 +44,20 @@ class Connection(asyncio.Protocol):
 
 
 async def post_all(url: str, count: int, at: float, connections: int) -> None:
-    """Post `count` calls from `at` (Unix seconds) on, each in a task of its own, over kept connections."""
+    """Post `count` calls from `at` (Unix seconds) on, each in a task of its own, over connections opened before."""
     loop, parts = asyncio.get_running_loop(), urlsplit(url)
     host, port = str(parts.hostname), int(parts.port or 80)
-    remaining = iter(build_requests(url, count, at))
+    opened = [await loop.create_connection(Connection, host, port) for _ in range(connections)]
+    remaining = iter([*build_requests(url, count, at)])
     await asyncio.sleep(at - time.time())
 
-    async def post_until_empty() -> None:
-        _, connection = await loop.create_connection(Connection, host, port)
+    async def post_until_empty(connection: Connection) -> None:
         for request in remaining:
             assert await loop.create_task(connection.post(request)) == 200
-        connection._transport.close()
 
-    await asyncio.gather(*(post_until_empty() for _ in range(connections)))
+    await asyncio.gather(*(post_until_empty(connection) for _, connection in opened))
+    for transport, _ in opened:
+        transport.close()
 
 
 def build_requests(url: str, count: int, at: float) -> Iterator[bytes]:
