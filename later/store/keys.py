@@ -79,13 +79,15 @@ class Shard:
         self.key_pattern = glob_escape(self._tag) + b"*"
         """A pattern for SCAN that matches every key of this shard."""
         self._buckets = {bucket: self._tag + bucket.encode() + b":" for bucket in Bucket}
+        self.bucket_prefixes = tuple(self._buckets.values())
+        """How the keys of a topic's four buckets begin, in the order of `Bucket`."""
 
     def bucket(self, bucket: Bucket, topic: bytes) -> bytes:
         return self._buckets[bucket] + topic
 
     def buckets(self, topic: bytes) -> list[bytes]:
         """Return the topic's four buckets, in the order of `Bucket`."""
-        return [start + topic for start in self._buckets.values()]
+        return [prefix + topic for prefix in self.bucket_prefixes]
 
     def job(self, counter: str) -> bytes:
         """Return the key of the counts of a bulk job, or of a run of it (see `counter_name`)."""

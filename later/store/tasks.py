@@ -149,17 +149,18 @@ class Tasks:
         max_bytes = MAX_CLAIM_BYTES // max(len(requests), 1)
         shards = self._keys.shards
         groups = group_topics(
-            (shards[shard], topic.encode(), min(limit, MAX_TASKS)) for topic, shard, limit, *_ in requests
+            (shards[request.shard], request.topic.encode(), min(request.limit, MAX_TASKS)) for request in requests
         )
         commands: list[Command] = []
         for shard, topics in groups:
             keys = [shard.pool, shard.attempts, shard.outcome, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
             arguments: list[Argument] = [now, max_bytes, randbits(FENCE_BITS)]
+            delay, unack, _, _ = shard.bucket_prefixes
             for topic, positions in topics.items():
-                keys += shard.buckets(topic)[:2]
+                keys += (delay + topic, unack + topic)
                 _, _, limit, lease_extra_ms, hold_until, has_permits = requests[positions[0]]
-                arguments += [topic, min(limit, MAX_TASKS), lease_end + lease_extra_ms]
-                arguments += ["" if hold_until is None else hold_until, int(has_permits)]
+                hold: Argument = "" if hold_until is None else hold_until
+                arguments += (topic, min(limit, MAX_TASKS), lease_end + lease_extra_ms, hold, int(has_permits))
             commands.append(scripts.CLAIM.call(keys, arguments))
         results: list[Any] = [None] * len(requests)
         for (first, *others), answer in await fan_out_topics(self._client, "claim", groups, commands):
@@ -181,9 +182,10 @@ class Tasks:
             keys = [shard.pool, shard.attempts, shard.outcome, shard.done, shard.expiry, shard.topics]
             keys += shard.wakes.values()
             counts, tasks = list[Argument](), list[Argument]()
+            _, unack, error, dead = shard.bucket_prefixes
             for topic, positions in topics.items():
-                keys += shard.buckets(topic)[1:]
-                counts += [topic, len(positions)]
+                keys += (unack + topic, error + topic, dead + topic)
+                counts += (topic, len(positions))
                 for position in positions:
                     tasks += _settle_arguments(settlements[position])
             commands.append(scripts.SETTLE.call(keys, counts + tasks))
@@ -281,7 +283,8 @@ def _parse_created(answer: Sequence[int]) -> list[CreateResult]:
 
 def _merge(due: DueTopics, held: DueTopics) -> DueTopics:
     more_ats = [at for at in (due.more_at, held.more_at) if at is not None]
-    return DueTopics(sorted([*due.topics, *held.topics]), min(more_ats, default=None))
+    topics = sorted([*due.topics, *held.topics]) if held.topics else due.topics
+    return DueTopics(topics, min(more_ats, default=None))
 
 
 def _parse_claims(request: ClaimRequest, answer: list[Any] | LaterError, lease_end: int) -> ClaimResult | LaterError:

@@ -60,24 +60,31 @@ class FairShare:
         still to come, because the number of its due tasks is unknown: otherwise, of a thousand topics with one task
         each, only five would be claimed at a time.
         """
-        shards: dict[str, dict[int, None]] = {}
+        shards: dict[str, list[int]] = {}
         for at, topic, shard in due:
-            if at <= now:
-                shards.setdefault(topic, {})[shard] = None  # an entry that changes meanwhile may be read twice
+            if at > now:
+                continue
+            if topic not in shards:
+                shards[topic] = [shard]
+            elif shard not in shards[topic]:  # an entry that changes meanwhile may be read twice
+                shards[topic].append(shard)
         limits = {} if limit is None else {topic: most for topic in shards if (most := limit(topic)) is not None}
-        claimable = [topic for topic in shards if limits.get(topic) != 0]
-        in_use, free = self.in_use_by_topic, self.free
-        entitled = {topic for topic in claimable if share(free, in_use[topic])}
-        topics_to_come = len(entitled)
+        free, in_use = self.free, self.in_use_by_topic
+        claimable = [(topic, in_use.get(topic, 0)) for topic in shards if limits.get(topic) != 0]
+        shares = {count: share(free, count) for count in {count for _, count in claimable}}
+        topics_to_come = sum(shares[count] > 0 for _, count in claimable)
         requests: list[ClaimRequest] = []
-        for topic in claimable:
-            topics_to_come -= topic in entitled
+        for topic, count in claimable:
+            topics_to_come -= shares[count] > 0
+            open_slots = share(free, count)
+            if not open_slots:
+                continue
+            open_slots = min(open_slots, max(free - topics_to_come, 1))
             topic_shards = shards[topic]
-            open_slots = min(share(free, in_use[topic]), max(free - topics_to_come, 1))
-            count = limit_by_origin(topic, open_slots) if open_slots else 0
-            count = min(count, limits.get(topic, count))
-            free -= min(count, open_slots)
-            even, rest = divmod(count, len(topic_shards))
+            wanted = limit_by_origin(topic, open_slots)
+            wanted = min(wanted, limits.get(topic, wanted))
+            free -= min(wanted, open_slots)
+            even, rest = divmod(wanted, len(topic_shards))
             for position, shard in enumerate(topic_shards):
                 part = even + (position < rest)
                 requests += [
