@@ -29,7 +29,7 @@ SHORT_TIMEOUT_MS = 150
 """A timeout that a test waits for."""
 
 BUILD_CLIENT: dict[str, Callable[[int, Proxy | None], HttpClient]] = {
-    "aiohttp": lambda max_lookups, proxy: AiohttpClient(max_lookups=max_lookups, proxy=proxy),
+    "aiohttp": lambda max_lookups, proxy: AiohttpClient(max_lookups=max_lookups, max_idle=64, proxy=proxy),
     "own": lambda max_lookups, proxy: OwnClient(max_lookups=max_lookups, max_idle=64, proxy=proxy),
 }
 """Builds the HTTP client of each name for this number of lookups, and a proxy."""

@@ -267,7 +267,7 @@ def build_sender(config: Config) -> Sender:
     max_idle = idle_limit(raise_descriptor_limit(), config.concurrency)
     client: HttpClient
     if config.http_client == "aiohttp":
-        client = AiohttpClient(max_lookups=config.concurrency, proxy=proxy)
+        client = AiohttpClient(max_lookups=config.concurrency, max_idle=max_idle, proxy=proxy)
     else:
         client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle, proxy=proxy)
     return Sender(client, user_agent=f"later/{__version__}", has_proxy=proxy is not None)

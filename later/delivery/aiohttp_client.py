@@ -47,10 +47,16 @@ LARGE_BODY_BYTES = 1 << 20
 
 
 class AiohttpClient:
-    """An HTTP client that looks up `max_lookups` names at a time, and calls through `proxy`, if there is one."""
+    """An HTTP client that looks up `max_lookups` names at a time, and keeps `max_idle` idle connections.
 
-    def __init__(self, *, max_lookups: int, proxy: Proxy | None = None, open_socket: OpenSocket = open_socket) -> None:
+    It calls through `proxy`, if there is one.
+    """
+
+    def __init__(
+        self, *, max_lookups: int, max_idle: int, proxy: Proxy | None = None, open_socket: OpenSocket = open_socket
+    ) -> None:
         self._max_lookups = max_lookups
+        self._max_idle = max_idle
         self._open_socket = open_socket
         self._proxy = proxy
         self._sessions = AsyncExitStack()
@@ -58,7 +64,9 @@ class AiohttpClient:
 
     async def start(self) -> None:
         resolver, tls = AiohttpResolver(Resolver(max_lookups=self._max_lookups)), build_tls_context()
-        build = partial(AiohttpConnector, open_socket=self._open_socket, resolver=resolver, ssl=tls)
+        build = partial(
+            AiohttpConnector, max_idle=self._max_idle, open_socket=self._open_socket, resolver=resolver, ssl=tls
+        )
         self._pooled = await self._open_session(build(keepalive_timeout=KEEPALIVE_S))
         self._unpooled = await self._open_session(build(force_close=True))
 

@@ -72,7 +72,7 @@ class AiohttpResolver(AbstractResolver):
 class AiohttpConnector(aiohttp.TCPConnector):
     """aiohttp's connector, which notes in the call's state how far it got."""
 
-    def __init__(self, *, open_socket: OpenSocket, **options: Any) -> None:
+    def __init__(self, *, max_idle: int, open_socket: OpenSocket, **options: Any) -> None:
         def open_for_call(address: aiohttp.AddrInfoType) -> socket.socket:
             call = current_call.get()
             call.addresses.append(address)
@@ -80,7 +80,8 @@ class AiohttpConnector(aiohttp.TCPConnector):
 
         # The resolver has a cache of its own.
         super().__init__(use_dns_cache=False, limit=0, socket_factory=open_for_call, **options)
-        # Private to aiohttp, which has no other way to limit a reply. A test fails where it is renamed.
+        self._max_idle = max_idle
+        # This and the methods below are private to aiohttp, which has no other way. Tests fail where they are renamed.
         self._factory = cast(Any, partial(BoundedProtocol, asyncio.get_running_loop()))
 
     async def connect(self, *args: Any, **options: Any) -> aiohttp.connector.Connection:
@@ -90,9 +91,16 @@ class AiohttpConnector(aiohttp.TCPConnector):
         return connection
 
     async def _start_tls_connection(self, *args: Any, **options: Any) -> tuple[asyncio.BaseTransport, ResponseHandler]:
-        """Begin TLS in the tunnel of a proxy. Private to aiohttp, too, and tested."""
+        """Begin TLS in the tunnel of a proxy."""
         current_call.get().has_passed_proxy = True
         return await super()._start_tls_connection(*args, **options)
+
+    def _release(
+        self, key: aiohttp.client_reqrep.ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
+    ) -> None:
+        """Keep an idle connection, unless there are `max_idle` of them: each takes a descriptor."""
+        is_full = sum(map(len, self._conns.values())) >= self._max_idle
+        super()._release(key, protocol, should_close=should_close or is_full)
 
 
 class ReplyTooLong(aiohttp.ClientPayloadError):

@@ -9,12 +9,12 @@ from later.delivery.aiohttp_client import AiohttpClient
 from tests.builders import NOW, a_task
 from tests.delivery.hostile_replies import ENDLESS
 from tests.delivery.scripted_receiver import End, ScriptedReceiver, ScriptedReply
-from tests.receivers import BUSY, a_sender
+from tests.receivers import BUSY, Receiver, a_sender, answers
 
 
 async def outcomes_of(*replies: ScriptedReply) -> list[Outcome]:
     """Return the outcomes of calls that are answered with these replies, one after the other."""
-    client = AiohttpClient(max_lookups=1)
+    client = AiohttpClient(max_lookups=1, max_idle=1)
     async with ScriptedReceiver().listen() as receiver, a_sender(client=client) as sender:
         outcomes = []
         for number, reply in enumerate(replies):
@@ -46,6 +46,15 @@ async def test_bytes_that_come_between_two_calls_are_not_the_next_reply() -> Non
     with_another = ScriptedReply(BUSY + gone, cuts=(len(BUSY),))
     outcomes = await outcomes_of(with_another, ScriptedReply(BUSY))
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.BUSY, OutcomeKind.BUSY]
+
+
+async def test_no_more_idle_connections_are_kept_than_its_limit() -> None:
+    client = AiohttpClient(max_lookups=1, max_idle=1)
+    receivers = [Receiver(answers(BUSY, BUSY)) for _ in range(2)]
+    async with receivers[0].listen(), receivers[1].listen(), a_sender(client=client) as sender:
+        for receiver in (*receivers, *receivers):
+            await sender.send(a_task(callback=receiver.url), 1, NOW)
+    assert [receiver.connections for receiver in receivers] == [1, 2]
 
 
 async def test_broken_chunks_do_not_wait_for_the_deadline() -> None:

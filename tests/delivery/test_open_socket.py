@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("client")
 def a_client(open_socket: OpenSocket, proxy: Proxy | None = None) -> HttpClient:
     """Return a client of the kind that the test runs with."""
     if receivers.client_name == "aiohttp":
-        return AiohttpClient(max_lookups=1, proxy=proxy, open_socket=open_socket)
+        return AiohttpClient(max_lookups=1, max_idle=8, proxy=proxy, open_socket=open_socket)
     return OwnClient(max_lookups=1, max_idle=8, proxy=proxy, open_socket=open_socket)
 
 

@@ -36,7 +36,7 @@ class MockResponse(aiohttp.ClientResponse):
 
 @pytest.fixture
 async def sender() -> AsyncIterator[PolicySender]:
-    async with a_sender(timeout_ms=1000, client=AiohttpClient(max_lookups=8)) as sender:
+    async with a_sender(timeout_ms=1000, client=AiohttpClient(max_lookups=8, max_idle=8)) as sender:
         yield sender
 
 
