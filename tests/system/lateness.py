@@ -12,12 +12,12 @@ from tests.system.waiting import wait_until
 TASKS, RATE = 200, 40
 
 
-def measure_p99_lateness(up: Daemon, receiver: Receiver, callback: str) -> float:
+def measure_p99_lateness(up: Daemon, receiver: Receiver, callback: str, topic: str = "healthy") -> float:
     """Deliver 200 tasks spread over 5 s and return the 99th percentile of their lateness, in seconds."""
-    tasks = build_tasks(TASKS, callback, time.time() + 0.5, RATE, topic="healthy")
+    tasks = build_tasks(TASKS, callback, time.time() + 0.5, RATE, topic=topic)
     create_many(up.url, tasks)
     ids = {str(task["id"]) for task in tasks}
-    wait_until(lambda: receiver.ids >= ids, "every task of the healthy topic is delivered")
+    wait_until(lambda: receiver.ids >= ids, "every task of the healthy receiver is delivered")
     latenesses = sorted(receiver.calls_of(id)[0].lateness for id in ids)
     assert latenesses[0] >= 0
     return latenesses[len(latenesses) * 99 // 100 - 1]
