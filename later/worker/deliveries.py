@@ -195,7 +195,8 @@ class DeliveryPool:
             delivery.cancel()
         await asyncio.gather(*(delivery.attempt for delivery in left if delivery.attempt), return_exceptions=True)
         await self._settler.cancel()
-        self._end(list(self._running))
+        if self._running:  # otherwise the store's time may never have been known
+            self._end(list(self._running))
         if self._cancelled:
             log.info("deliveries cancelled at shutdown", count=len(self._cancelled))
             await self._put_back([PutBack(claim, claim.due_at) for claim in self._cancelled])
