@@ -33,16 +33,21 @@ class Origin(NamedTuple):
         Raises:
             ValueError: it is no http(s) URL with a host that can be called.
         """
-        match = _SCHEME_AND_AUTHORITY.match(callback)
-        if match is None:
-            raise ValueError("a callback is an http(s) URL with a host")
-        return _parse_origin(*match.groups())
+        return _parse_callback(callback)
 
     @property
     def authority(self) -> str:
         """The host and, unless it is the scheme's own, the port: as the header Host has them."""
         host = f"[{self.host}]" if ":" in self.host else self.host.removesuffix(".")
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+@lru_cache(maxsize=1024)
+def _parse_callback(callback: str) -> Origin:
+    match = _SCHEME_AND_AUTHORITY.match(callback)
+    if match is None:
+        raise ValueError("a callback is an http(s) URL with a host")
+    return _parse_origin(*match.groups())
 
 
 @lru_cache(maxsize=4096)

@@ -12,8 +12,6 @@ as fast as possible.
 
 from __future__ import annotations
 
-from enum import Enum
-
 from later.core.origin import Origin
 from later.worker.fair_share import share
 
@@ -44,11 +42,8 @@ def on_grid(at: float, step_ms: int = PUT_BACK_GRID_MS) -> int:
     return -int(-at // step_ms) * step_ms
 
 
-class _Group(Enum):
-    """A group of origins that shares like one origin."""
-
-    NEW = "new"
-    SLOW = "slow"
+_NEW, _SLOW, _PROMPT = range(3)
+"""The groups of origins. All new ones share like one origin, and so do all slow ones; others share one by one."""
 
 
 class _OriginSlots:
@@ -74,10 +69,10 @@ class _OriginSlots:
     def stalls(self, now: int) -> bool:
         return self.was_prompt is False or (self.in_use > 0 and now >= self.stalls_at)
 
-    def group(self, now: int) -> _Group | None:
+    def group(self, now: int) -> int:
         if self.was_prompt is False or (self.in_use and now >= self.prompt_until):
-            return _Group.SLOW
-        return _Group.NEW if self.was_prompt is None else None
+            return _SLOW
+        return _NEW if self.was_prompt is None else _PROMPT
 
     def begin(self, now: int) -> None:
         if not self.in_use:
@@ -98,10 +93,14 @@ class _OriginSlots:
 class _TopicOrigins:
     """The origins of one topic that hold slots, or whose tasks wait in line."""
 
-    __slots__ = ("any_stalls", "origins", "probe_at", "probe_size", "probes")
+    __slots__ = ("any_stalls", "busy", "origins", "probe_at", "probe_size", "probes", "waiting")
 
     def __init__(self, now: int) -> None:
         self.origins: dict[Origin, _OriginSlots] = {}
+        self.busy: dict[Origin, _OriginSlots] = {}
+        """Those of them that hold slots: no more than there are slots."""
+        self.waiting = 0
+        """About how many of them have tasks that wait in line."""
         self.probe_size = MIN_PROBE
         self.probe_at = now + PROBE_EVERY_MS
         self.any_stalls = False
@@ -115,27 +114,27 @@ class _TopicOrigins:
             slots = self.origins[origin] = _OriginSlots(now)
         return slots
 
-    def count_groups(self, now: int) -> dict[_Group | None, int]:
-        """Return how many slots each group holds; None stands for the origins of none."""
-        counts: dict[_Group | None, int] = dict.fromkeys((*_Group, None), 0)
-        for slots in self.origins.values():
-            if slots.in_use:
-                counts[slots.group(now)] += slots.in_use
+    def count_groups(self, now: int) -> list[int]:
+        """Return how many slots each group holds."""
+        counts = [0, 0, 0]
+        for slots in self.busy.values():
+            counts[slots.group(now)] += slots.in_use
         return counts
 
     def fullest(self, now: int) -> int:
         """Return how many slots the origin or group holds that holds most, without origins that stall."""
-        moving = [slots for slots in self.origins.values() if not slots.stalls(now)]
-        self.any_stalls = len(moving) < len(self.origins)
+        moving = [slots for slots in self.busy.values() if not slots.stalls(now)]
+        self.any_stalls = len(moving) < len(self.origins)  # one that holds no slot has tasks that wait
         if not moving:
             return 0
         groups = self.count_groups(now)
-        groups[None] = 0
-        return max(max(slots.in_use, groups[slots.group(now)]) for slots in moving)
+        groups[_PROMPT] = 0
+        return max([max(slots.in_use, groups[slots.group(now)]) for slots in moving])
 
     def forget_idle(self, now: int) -> None:
         for origin in [origin for origin, slots in self.origins.items() if slots.is_idle(now)]:
             del self.origins[origin]
+        self.waiting = sum(slots.line_end > now for slots in self.origins.values())
 
 
 class OriginShare:
@@ -185,17 +184,22 @@ class OriginShare:
         return Admission(self._of(topic, now), open_slots, now)
 
     def acquire(self, topic: str, origin: Origin, now: int) -> None:
-        self._of(topic, now).of(origin, now).begin(now)
+        known = self._topics.get(topic) or self._of(topic, now)
+        slots = known.of(origin, now)
+        known.busy[origin] = slots
+        slots.begin(now)
 
     def release(self, topic: str, origin: Origin, began_at: int, now: int) -> None:
         """End a call that began at `began_at` (ms)."""
         known = self._topics[topic]
         slots = known.origins[origin]
         slots.end(max(now - began_at, 0), now)
-        if slots.is_idle(now):
-            del known.origins[origin]
-            if not known.origins:
-                del self._topics[topic]
+        if not slots.in_use:
+            del known.busy[origin]
+            if slots.is_idle(now):
+                del known.origins[origin]
+                if not known.origins:
+                    del self._topics[topic]
 
     def forget_idle(self, now: int) -> None:
         """Forget origins that hold no slot and for which no task waits."""
@@ -218,20 +222,20 @@ class Admission:
     """
 
     def __init__(self, known: _TopicOrigins, open_slots: int, now: int) -> None:
-        known.forget_idle(now)
         self._known = known
         self._open_slots = open_slots
         self._now = now
         self._groups = known.count_groups(now)
-        self._waiting = sum(slots.line_end > now for slots in known.origins.values())
         self._put_back = 0
         self._stalled = 0
 
     def admit(self, origin: Origin) -> bool:
         """Return True if a call to the origin may begin. The caller begins it at once."""
         slots = self._known.origins.get(origin)
-        in_use, group = (0, _Group.NEW) if slots is None else (slots.in_use, slots.group(self._now))
-        if not share(self._open_slots, in_use) or not (group is None or share(self._open_slots, self._groups[group])):
+        in_use, group = (0, _NEW) if slots is None else (slots.in_use, slots.group(self._now))
+        if group != _PROMPT:
+            in_use = max(in_use, self._groups[group])
+        if not share(self._open_slots, in_use):
             return False
         self._open_slots -= 1
         self._groups[group] += 1
@@ -250,10 +254,10 @@ class Admission:
         stalls = slots.stalls(now)
         self._stalled += stalls
         if slots.line_end <= now:
-            self._waiting += 1
+            self._known.waiting += 1
         due_at: float = now + min(max(now - slots.changed_at, MIN_PAUSE_MS), MAX_PAUSE_MS)
         if stalls:  # of others, few are claimed at a time
-            due_at = max(due_at, slots.line_end + PUT_BACK_SPACING_MS * self._waiting)
+            due_at = max(due_at, slots.line_end + PUT_BACK_SPACING_MS * self._known.waiting)
         slots.line_end = max(slots.line_end, due_at)
         return on_grid(due_at)
 
