@@ -202,6 +202,12 @@ class TestFailedTunnel:
             outcome = await outcome_through(proxy.url, "https://receiver.example/")
         assert outcome.reason == "proxy"
 
+    async def test_bytes_behind_the_answer_are_not_taken_for_the_origins(self) -> None:
+        answer = b"HTTP/1.1 200 Connection established\r\n\r\n" + DONE
+        async with Receiver(connect_answers(answer)).listen() as proxy:
+            outcome = await outcome_through(proxy.url, "https://receiver.example/")
+        assert outcome.reason in ("proxy", "connect")  # aiohttp begins TLS with them
+
     async def test_a_reset_is_the_proxys(self) -> None:
         async with Receiver(connect_answers(b"", Connection.reset)).listen() as proxy:
             outcome = await outcome_through(proxy.url, "https://receiver.example/")
