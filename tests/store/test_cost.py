@@ -221,7 +221,7 @@ async def test_topics_of_a_shard_share_what_does_not_concern_one_of_them(
 
 
 @pytest.mark.parametrize(
-    ("tasks", "topics", "most"), [(1, 1, 29), (100, 1, 31), (100, 100, 1218)], ids=["alone", "one-topic", "many-topics"]
+    ("tasks", "topics", "most"), [(1, 1, 29), (100, 1, 31), (100, 100, 1119)], ids=["alone", "one-topic", "many-topics"]
 )
 async def test_the_life_of_a_task_takes_few_commands(store: StoreFixture, tasks: int, topics: int, most: int) -> None:
     async def live() -> None:

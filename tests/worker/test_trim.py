@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from later.worker.trim import TRIM_LIMIT, Trimmer
-from tests.builders import NOW
+from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
 
 
@@ -36,3 +36,15 @@ async def test_ids_are_trimmed_again_after_a_second(store: StoreFixture) -> None
     assert await store.stats.remembered_ids() == 1
     await trimmer.tick(NOW + 1000)
     assert await store.stats.remembered_ids() == 0
+
+
+async def test_topics_without_tasks_are_forgotten_a_slice_at_a_time(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"t{n}", own_id=True, topic=f"topic-{n}") for n in range(900)])
+    await store.edits.delete([f"t{n}" for n in range(1, 900)])
+    index = store.keys.shards[0].topics.decode()
+    trimmer = Trimmer(store)
+    await trimmer.tick(NOW)
+    assert 1 < await store.redis.zcard(index) < 900
+    for second in range(1, 5):
+        await trimmer.tick(NOW + second * 1000)
+    assert await store.redis.zrange(index, 0, -1) == [b"topic-0"]
