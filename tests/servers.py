@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import redis
 
@@ -31,6 +34,16 @@ def run_server(name: str, folder: Path, *options: str) -> Iterator[tuple[str, su
             yield url, process
         finally:
             process.kill()
+
+
+@cache
+def shared_server() -> str:
+    """Run the Valkey shipped with later until this process ends, and return its URL. Each test empties it first."""
+    stack = ExitStack()
+    folder = stack.enter_context(TemporaryDirectory(prefix="later-"))
+    url, _ = stack.enter_context(run_server("valkey", Path(folder)))
+    atexit.register(stack.close)
+    return url
 
 
 class ReplicatedServer:

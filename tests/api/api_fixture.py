@@ -1,4 +1,4 @@
-"""The HTTP API on a store in memory, at a fixed time."""
+"""The HTTP API on a store of its own, at a fixed time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, BaseRunner, Request
-from fakeredis import FakeAsyncRedis, FakeServer
 from prometheus_client import generate_latest
+from redis.asyncio import Redis
 from yarl import URL
 
 from later.api.app import build_app
@@ -27,6 +27,7 @@ from later.store.keys import Keys
 from later.store.open import Store, build_store
 from later.store.scripts import Command
 from tests.builders import NOW
+from tests.servers import shared_server
 
 Answer = tuple[int, Any]
 
@@ -51,6 +52,9 @@ class UnreliableClient(Client):
             for command in commands
         ]
 
+    async def drop_idle_connections(self) -> None:
+        await self._connections.drop_idle()
+
     def _is_for_shard_down(self, command: Command) -> bool:
         return any(
             b"{later:%d}" % shard in part for part in command if isinstance(part, bytes) for shard in self.shards_down
@@ -66,7 +70,7 @@ class ApiFixture:
 
     http: TestClient[Request, Application]
     client: UnreliableClient
-    server: FakeServer
+    redis: Redis
     keys: Keys
     store: Store
     metrics: Metrics
@@ -89,6 +93,11 @@ class ApiFixture:
         url = URL(f"{self.http.make_url('/')}{path[1:]}", encoded=True)
         async with self.http.session.request(method, url, **data) as response:
             return response.status, await read_answer(response)
+
+    async def lose_store(self) -> None:
+        """Let no connection reach the store from now on."""
+        self.redis.connection_pool.connection_kwargs["path"] = "/no/such.sock"
+        await self.client.drop_idle_connections()
 
     def metric(self, name: str) -> float:
         value = self.metrics.registry.get_sample_value(name)
@@ -123,10 +132,11 @@ async def serve_api(
     cross_site_protection: CrossSiteProtection | None = None,
 ) -> AsyncIterator[ApiFixture]:
     """Serve the whole API."""
-    server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
+    redis, keys, metrics = Redis.from_url(shared_server(), protocol=2), Keys("later", shards), Metrics()
+    await redis.flushall()
     clock = fixed_clock()
     client = UnreliableClient(
-        FakeAsyncRedis(server=server, protocol=2),
+        redis,
         clock,
         timeout_s=10,
         observer=metrics.round_trip_observer,
@@ -154,9 +164,10 @@ async def serve_api(
         wake_delay_ticker=wakes.append,
     )
     async with TestClient(DaemonServer(app)) as http:
-        api = ApiFixture(http=http, client=client, server=server, keys=keys, store=store, metrics=metrics, wakes=wakes)
+        api = ApiFixture(http=http, client=client, redis=redis, keys=keys, store=store, metrics=metrics, wakes=wakes)
         yield api
     await client.aclose()
+    await redis.aclose()
 
 
 def fixed_clock() -> Clock:

@@ -123,7 +123,7 @@ class TestSizes:
 class TestUnavailableStore:
     @pytest.mark.parametrize(("path", "body"), STORE_CALLS)
     async def test_a_call_is_503_with_a_reason_and_retry_after(self, api: ApiFixture, path: str, body: object) -> None:
-        api.server.connected = False
+        await api.lose_store()
         async with api.http.post(path, json=body) as response:
             assert response.headers["Retry-After"] == "1"
             status, answer = response.status, await read_answer(response)
@@ -132,15 +132,15 @@ class TestUnavailableStore:
         assert (status, answer) == (503, {"type": "/problems/store-away", "title": "The store is away", "status": 503})
 
     async def test_a_job_is_503_too(self, api: ApiFixture) -> None:
-        api.server.connected = False
+        await api.lose_store()
         assert (await api.get("/jobs/a"))[0] == 503
 
     async def test_a_wrong_request_is_still_400(self, api: ApiFixture) -> None:
-        api.server.connected = False
+        await api.lose_store()
         assert (await api.post("/create", {"colour": 1}))[0] == 400
 
     async def test_a_task_that_was_not_stored_is_not_reported_as_created(self, api: ApiFixture) -> None:
-        api.server.connected = False
+        await api.lose_store()
         await api.post("/create", MINIMAL)
         assert api.wakes == []
         assert api.metric("later_tasks_created_total") == 0

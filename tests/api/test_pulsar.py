@@ -163,7 +163,7 @@ class TestOneLevel:
             assert (response.status, response.headers["Allow"]) == (405, "DELETE,GET,HEAD,POST")
 
     async def test_an_unavailable_store_is_503(self, api: ApiFixture, path: str, policy_path: str) -> None:
-        api.server.connected = False
+        await api.lose_store()
         for method in ("GET", "POST", "DELETE"):
             assert (await api.request(method, path, {"tickTime": 7}))[0] == 503
 

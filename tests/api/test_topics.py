@@ -145,7 +145,7 @@ class TestPolicies:
 
     @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
     async def test_an_unavailable_store_is_503(self, api: ApiFixture, method: str) -> None:
-        api.server.connected = False
+        await api.lose_store()
         for scope_path in ("/topics/order", "/namespaces/shop"):
             status, _ = await api.request(method, f"{scope_path}/policy", {"retry": 1})
             assert status == 503
@@ -424,7 +424,7 @@ class TestCounts:
 
     @pytest.mark.parametrize("path", ["/topics", "/topics/order"])
     async def test_an_unavailable_store_is_503(self, api: ApiFixture, path: str) -> None:
-        api.server.connected = False
+        await api.lose_store()
         assert (await api.get(path))[0] == 503
 
     async def test_an_unavailable_shard_is_503(self) -> None:

@@ -1,4 +1,4 @@
-"""Servers at a daemon's address: a stub with prepared answers, and the API itself on a store in memory."""
+"""Servers at a daemon's address: a stub with prepared answers, and the API itself."""
 
 from __future__ import annotations
 
