@@ -31,11 +31,11 @@ class ReplyParser:
 
     __slots__ = (
         "_body", "_body_bytes", "_decided_by_status", "_ends_with_connection", "_has_head", "_head_bytes", "_headers",
-        "_http", "decisive_reply", "heard", "is_reusable", "reply",
+        "_http", "_status", "decisive_reply", "heard", "is_reusable", "reply",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._http: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._http = httptools.HttpResponseParser(self)
         self.start(decided_by_status=False)
 
     def start(self, *, decided_by_status: bool) -> None:
@@ -44,6 +44,7 @@ class ReplyParser:
         self.decisive_reply: Reply | None = None
         self.heard = 0
         self.is_reusable = False
+        self._status = 0
         self._decided_by_status = decided_by_status
         self._has_head = False
         self._head_bytes = 0
@@ -63,7 +64,7 @@ class ReplyParser:
         left = MAX_HEARD_BYTES - self.heard
         self.heard += len(data)
         try:
-            self._parser.feed_data(data if len(data) <= left else data[:left])
+            self._http.feed_data(data if len(data) <= left else data[:left])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.is_reusable = False
             if self.reply is None:
@@ -85,12 +86,7 @@ class ReplyParser:
 
     def close(self) -> None:
         """Free the parser at once: httptools and this object refer to each other."""
-        self._http = None
-
-    @property
-    def _parser(self) -> httptools.HttpResponseParser:
-        assert self._http is not None
-        return self._http
+        del self._http
 
     # The callbacks of httptools. An exception in one of them stops it.
 
@@ -104,7 +100,9 @@ class ReplyParser:
         self._count_head(len(reason))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value))
+        self._head_bytes = size = self._head_bytes + len(name) + len(value) + LINE_BYTES
+        if size > MAX_HEAD_BYTES:
+            self._count_head(0)
         name = name.lower()
         if name in READ_HEADERS and not self._has_head:  # otherwise it is a trailer
             known = self._headers.get(name)
@@ -114,8 +112,8 @@ class ReplyParser:
                 self._headers[name] = known + b"," + value
 
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if not 100 <= status < 600 or status == 101 or self._parser.get_http_version() not in HTTP_VERSIONS:
+        self._status = status = self._http.get_status_code()
+        if not 100 <= status < 600 or status == 101 or self._http.get_http_version() not in HTTP_VERSIONS:
             raise BrokenReply(UNREADABLE)
         if status < 200:
             return
@@ -144,7 +142,7 @@ class ReplyParser:
     def on_message_complete(self) -> None:
         if not self._has_head:  # an interim response
             return
-        self.is_reusable = self._parser.should_keep_alive()
+        self.is_reusable = self._http.should_keep_alive()
         self.reply = self.decisive_reply or self._build_reply(b"".join(self._body))
 
     def _count_head(self, size: int) -> None:
@@ -161,14 +159,13 @@ class ReplyParser:
 
     def _build_reply(self, body: bytes | None) -> Reply:
         headers = self._headers
-        status = self._parser.get_status_code()
         if not headers:
-            return Reply(status=status, body=body)
+            return Reply(status=self._status, body=body)
         is_coded = headers.get(TRANSFER_ENCODING, b"chunked").strip().lower() != b"chunked" or headers.get(
             b"content-encoding", b""
         ).strip().lower() not in (b"", b"identity")
         return Reply(
-            status=status,
+            status=self._status,
             body=None if is_coded else body,
             retry_after=_decode(headers.get(b"retry-after")),
             later_after=_decode(headers.get(b"later-after")),
