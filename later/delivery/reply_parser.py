@@ -93,16 +93,16 @@ class ReplyParser:
     def on_message_begin(self) -> None:
         if self.reply is not None:  # nobody asked for a second one
             raise BrokenReply(UNREADABLE)
-        self._count_head(0)
+        self._count_head(LINE_BYTES)
         self._headers = {}
 
     def on_status(self, reason: bytes) -> None:
         self._count_head(len(reason))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes = size = self._head_bytes + len(name) + len(value) + LINE_BYTES
-        if size > MAX_HEAD_BYTES:
-            self._count_head(0)
+        self._head_bytes += len(name) + len(value) + LINE_BYTES
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
         name = name.lower()
         if name in READ_HEADERS and not self._has_head:  # otherwise it is a trailer
             known = self._headers.get(name)
@@ -131,7 +131,7 @@ class ReplyParser:
             self._stop_reading()
 
     def on_chunk_header(self) -> None:
-        self._count_head(0)
+        self._count_head(LINE_BYTES)
 
     def on_body(self, data: bytes) -> None:
         self._body_bytes += len(data)
@@ -146,11 +146,15 @@ class ReplyParser:
         self.reply = self.decisive_reply or self._build_reply(b"".join(self._body))
 
     def _count_head(self, size: int) -> None:
-        self._head_bytes += size + LINE_BYTES
+        self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
-            if self._has_head:
-                self._stop_reading()
-            raise BrokenReply(UNREADABLE)
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        """Take the reply without its body if its status and headers are complete; otherwise it is broken."""
+        if self._has_head:
+            self._stop_reading()
+        raise BrokenReply(UNREADABLE)
 
     def _stop_reading(self) -> None:
         """Take the reply without its body, which is too long."""
