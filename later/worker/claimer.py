@@ -44,7 +44,7 @@ class Claimer:
         origin_share: OriginShare,
         held_origins: HeldOrigins,
         lease_ms: int,
-        deliver: Callable[[Claim, Held, Origin | None], None],
+        deliver: Callable[[Claim, int, Held, Origin | None], None],
         wake_unack: Callable[[int], None],
         wake_error: Callable[[int], None],
         metrics: Metrics,

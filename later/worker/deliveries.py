@@ -112,27 +112,46 @@ class DeliveryPool:
         self._fault_logged_at: dict[str, int] = {}
         """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged, by their tracebacks or reasons."""
 
-    def start(self, claim: Claim, held: Held = Held.NO, origin: Origin | None = None) -> None:
-        """Start the delivery of a claim, in a slot of its own. `held` is what held the task until it was claimed.
+    def start(self, claim: Claim, now: int, held: Held = Held.NO, origin: Origin | None = None) -> None:
+        """Start the delivery of a claim at `now` (ms). `held` is what held the task until it was claimed.
 
-        The slot is also one of the callback's `origin`, if it has one.
+        It has a slot of its own, which is also one of the callback's `origin`, if it has one.
         """
         self._fair_share.acquire(claim.topic)
-        began_at = self._store.clock.now().low
         if origin is not None:
-            self._origin_share.acquire(claim.topic, origin, began_at)
-        delivery = _Delivery(claim, held, origin, began_at)
+            self._origin_share.acquire(claim.topic, origin, now)
+        delivery = _Delivery(claim, held, origin, now)
         self._running.add(delivery)
-        delivery.attempt = asyncio.get_running_loop().create_task(self._run(delivery))
+        delivery.attempt = asyncio.get_running_loop().create_task(self._deliver(delivery))
 
-    async def _run(self, delivery: _Delivery) -> None:
-        """Deliver a task, and have the verdict settled."""
+    async def _deliver(self, delivery: _Delivery) -> None:
+        """Make one attempt, and have its verdict settled.
+
+        Once it has an outcome, a stop does not give its task back.
+        """
         claim = delivery.claim
+        policy = self._store.policies.latest.for_topic(claim.topic)
         verdict: Verdict | None = None
         try:
-            verdict = await self._deliver(delivery)
-        except Exception as error:
-            self._report_lost(claim, error)
+            result = await self._attempt(claim, policy, delivery.held)
+            delivery.has_outcome = True
+            if isinstance(result, Outcome):
+                verdict = await self._judge(claim, policy, result)
+            elif isinstance(result, PutBack):
+                await self._put_back([result])
+            else:
+                verdict = result
+        except asyncio.CancelledError:
+            if not delivery.has_outcome:
+                self._cancelled.append(claim)
+            raise
+        except Exception as error:  # a fault of later's own
+            if delivery.has_outcome:
+                self._report_lost(claim, error)
+            else:
+                delivery.has_outcome = True
+                self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
+                await self._put_back([PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS)])
         finally:
             if verdict is None:
                 self._end([delivery])
@@ -140,32 +159,6 @@ class DeliveryPool:
                 own_id = isinstance(claim.task, Task) and claim.task.own_id
                 remember_until = verdict.at + self._remember_ms if own_id and self._remember_ms else None
                 self._settler.settle(delivery, Settlement(claim, verdict, remember_until))
-
-    async def _deliver(self, delivery: _Delivery) -> Verdict | None:
-        """Make one attempt, and return the verdict; None if the task was put back.
-
-        Once it has an outcome, a stop does not give its task back.
-        """
-        claim = delivery.claim
-        policy = self._store.policies.latest.for_topic(claim.topic)
-        try:
-            result = await self._attempt(claim, policy, delivery.held)
-        except asyncio.CancelledError:
-            self._cancelled.append(claim)
-            raise
-        except LocalFault as error:  # any receiver would have met it: it must not cost the task a retry
-            self._report_local_fault(claim, error)
-            result = PutBack(claim, self._store.clock.now().high + LOCAL_FAULT_PAUSE_MS)
-        except Exception as error:
-            self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
-            result = PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS)
-        delivery.has_outcome = True
-        if isinstance(result, Outcome):
-            return await self._judge(claim, policy, result)
-        if isinstance(result, PutBack):
-            await self._put_back([result])
-            return None
-        return result
 
     def _end(self, deliveries: Sequence[_Delivery]) -> None:
         """Free the slots of these deliveries."""
@@ -210,7 +203,10 @@ class DeliveryPool:
                     await self._all_ended.wait()
 
     async def _attempt(self, claim: Claim, policy: Policy, held: Held) -> Outcome | Verdict | PutBack:
-        """Return the outcome of the call; if none is to be made, the verdict. If the lease is too short, put back."""
+        """Return the outcome of the call; if none is to be made, the verdict.
+
+        The task is put back if its lease is too short, or if this machine could not make the call.
+        """
         clock = self._store.clock
         now = clock.now()
         if not isinstance(claim.task, Task):
@@ -224,7 +220,11 @@ class DeliveryPool:
             self._metrics.observe_lateness[held](max(now.low - claim.due_at, 0) / 1000)
         started = clock.monotonic()
         failures = 0 if claim.failure is None else claim.failure.failures
-        outcome = await self._sender.send(claim.task, claim.attempt, failures, now.low, policy)
+        try:
+            outcome = await self._sender.send(claim.task, claim.attempt, failures, now.low, policy)
+        except LocalFault as error:  # any receiver would have met it: it must not cost the task a retry
+            self._report_local_fault(claim, error)
+            return PutBack(claim, clock.now().high + LOCAL_FAULT_PAUSE_MS)
         self._metrics.delivery_duration.observe(clock.monotonic() - started)
         return outcome
 

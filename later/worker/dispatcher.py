@@ -41,7 +41,7 @@ class Dispatcher:
         origin_share: OriginShare,
         held_origins: HeldOrigins,
         history: HoldHistory,
-        deliver: Callable[[Claim, Held, Origin | None], None],
+        deliver: Callable[[Claim, int, Held, Origin | None], None],
         metrics: Metrics,
     ) -> None:
         self._store = store
@@ -53,12 +53,15 @@ class Dispatcher:
         self._metrics = metrics
         self._any_held = False
         """True if a hold of a topic was met."""
+        self._began_at = 0
+        """The time (ms) at which the deliveries of this dispatch begin: after the claim, which took a while."""
         self._unreturned: list[PutBack] = []
         """Tasks that could not be put back yet, because the store was away."""
 
     async def dispatch(self, results: Iterable[ClaimResult], now: int) -> Dispatched:
         """Begin deliveries, and put back the other tasks."""
         self._any_held = not self._history.is_empty
+        self._began_at = self._store.clock.now().low
         begun: Counter[str] = Counter()
         admissions: dict[str, Admission] = {}
         put_back: list[PutBack] = []
@@ -106,7 +109,7 @@ class Dispatcher:
         held = self._history.held_by(claim.topic, claim.due_at, now) if self._any_held else Held.NO
         if held is Held.NO and claim.was_put_back and origin is not None:
             held = Held.RECEIVER if self._held_origins.holds(claim.topic, origin) else Held.ORIGIN
-        self._deliver(claim, held, origin)
+        self._deliver(claim, self._began_at, held, origin)
 
     async def _put_back(self, tasks: list[PutBack], now: int) -> None:
         """Put tasks back; those that the store could not take are tried again, until their leases end."""

@@ -95,7 +95,8 @@ class Settler(Generic[Delivery]):
         again: list[tuple[Delivery, Settlement]] = []
         for (delivery, settlement), answer in zip(group, answers, strict=True):
             if not isinstance(answer, LaterError):
-                self._report(settlement, answer, is_certain=not tries)
+                if not answer or settlement.verdict.target is not SettleTarget.DONE:
+                    self._report(settlement, answer, is_certain=not tries)
             else:
                 log.debug("settle failed", id=settlement.claim.id, reason=str(answer))
                 if self._store.clock.now().low < settlement.claim.lease_end:

@@ -80,7 +80,7 @@ async def test_a_claim_whose_lease_is_too_short_for_a_raised_timeout_is_returned
     [claim] = await claim_due(store)
     worker = ManualWorker(store, sender := PolicyRecorder(DONE))
     await worker.set_policy("order", timeout=120)
-    worker.deliveries.start(claim)
+    worker.deliveries.start(claim, worker.at)
     await worker.deliveries.drain(60)
     assert sender.calls == []
     assert (await worker.find(task)).state is Bucket.DELAY

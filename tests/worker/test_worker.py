@@ -252,7 +252,7 @@ async def test_a_delivery_whose_lease_is_nearly_over_is_not_started(store: Store
     [result] = await store.tasks.claim(requests_for(store, task), NOW, NOW + LEASE_MS)
     assert not isinstance(result, Exception)
     worker.at = NOW + LEASE_MS - 15_000
-    worker.deliveries.start(result.claims[0])
+    worker.deliveries.start(result.claims[0], worker.at)
     await worker.deliveries.drain(60)
     found = await worker.find(task)
     assert (sender.calls, found.state, found.attempts) == ([], Bucket.DELAY, 0)
