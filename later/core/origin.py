@@ -26,8 +26,9 @@ class Origin(NamedTuple):
     host: str
     port: int
 
-    @classmethod
-    def of(cls, callback: str) -> Origin:
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def of(callback: str) -> Origin:
         """Return the origin of a callback.
 
         Raises:
