@@ -140,8 +140,9 @@ class Tasks:
     async def claim(self, requests: Sequence[ClaimRequest], now: int, lease_end: int) -> list[ClaimResult | LaterError]:
         """Claim due tasks, delay → unack, at most 500 for each request; `lease_end` (ms) is that of usual leases.
 
-        The bodies together are limited by `MAX_CLAIM_BYTES`, but each request gets at least one task. Of requests for
-        the same topic and shard only the first one counts.
+        The bodies of each script call are limited by its part of `MAX_CLAIM_BYTES`, but it returns at least one task. A
+        topic that gets none for that reason keeps its turn. Of requests for the same topic and shard only the first one
+        counts.
 
         Raises:
             StoreDown: whether anything was claimed is not known.

@@ -148,12 +148,48 @@ async def test_each_topic_may_return_its_bytes_and_one_task_at_least(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("later.store.tasks.MAX_CLAIM_BYTES", 3 * 2500)
-    await store.tasks.create([*tasks_of("large", 70, content="x" * 1000), *tasks_of("huge", 2, content="x" * 9000)])
-    await store.tasks.create(tasks_of("small", 9))
+    await store.tasks.create([*tasks_of("large", 70, content="x" * 1000), *tasks_of("huge", 2, content="x" * 3500)])
+    await store.tasks.create(tasks_of("small", 5))
     results = await claim(store, [ClaimRequest(t, 0, 90) for t in ("large", "huge", "small")], NOW + 70_000)
-    assert ids(results) == [["large-0", "large-1"], ["huge-0"], [f"small-{n}" for n in range(9)]]
+    assert ids(results) == [["large-0", "large-1"], ["huge-0"], [f"small-{n}" for n in range(5)]]
     assert [result.wake_at for result in results] == [NOW + 70_000, NOW + 70_000, None]
     await assert_sound(store, NOW + 70_000)
+
+
+async def test_a_task_that_is_too_large_for_a_call_keeps_its_turn_and_is_claimed_in_the_next(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("later.store.tasks.MAX_CLAIM_BYTES", 3 * 2500)
+    await store.tasks.create([*tasks_of("large", 9, content="x" * 1000), *tasks_of("huge", 2, content="x" * 9000)])
+    await store.tasks.create(tasks_of("small", 2))
+    results = await claim(store, [ClaimRequest(t, 0, 90) for t in ("large", "huge", "small")], NOW + 70_000)
+    assert ids(results) == [["large-0", "large-1"], [], ["small-0", "small-1"]]
+    assert [result.wake_at for result in results] == [NOW + 70_000, NOW + 70_000, None]
+    contents = await assert_sound(store, NOW + 70_000)
+    assert (contents.wakes[Bucket.DELAY, 0, "huge"], contents.wakes[Bucket.DELAY, 0, "large"]) == (NOW, NOW + 70_000)
+    next_turn = await store.tasks.due_topics(Bucket.DELAY, 9)
+    requests = [ClaimRequest(due.topic, 0, 90) for due in next_turn.topics]
+    assert ids(await claim(store, requests, NOW + 70_001)) == [["huge-0"], []]
+
+
+async def test_a_call_reads_no_more_large_bodies_than_it_may_return_and_a_few(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would hold up the store's other clients: a hundred topics may have a hundred large tasks each."""
+    monkeypatch.setattr("later.store.tasks.MAX_CLAIM_BYTES", 100_000)
+    for n in range(50):
+        await store.tasks.create(tasks_of(f"t{n:02}", 3, delay=0, content="x" * 10_000))
+    await store.client.execute("load", ("SCRIPT", "LOAD", CLAIM.source))
+    await store.redis.config_resetstat()
+    results = await claim(store, [ClaimRequest(f"t{n:02}", 0, 3) for n in range(50)], NOW + 1)
+    assert sum(map(len, ids(results))) == 9
+    assert (await store.redis.info("commandstats"))["cmdstat_hmget"]["calls"] == 2  # a slice, and the attempts
+    claimed = set[str]()
+    for turn in range(2, 7):
+        due = await store.tasks.due_topics(Bucket.DELAY, 50)
+        answers = await claim(store, [ClaimRequest(wake.topic, 0, 3) for wake in due.topics], NOW + turn)
+        claimed.update(result.claims[0].topic for result in answers if result.claims)
+    assert len(claimed - {f"t{n:02}" for n in range(9)}) == 41, "each topic has its turn before any has its second"
 
 
 async def test_orphans_of_a_topic_cost_the_others_nothing(store: StoreFixture) -> None:

@@ -4,13 +4,16 @@
 -- ARGV: now, maximum bytes of bodies of each topic (one task is always claimed), base of the fences: the tasks claimed
 --       get the next numbers; then for each topic: topic (none twice), maximum number of tasks, end of their lease,
 --       hold the rest until this moment to keep to its rate ('' for no hold), '1' if permits were taken
+--       All topics together may have as many bytes as all of them are allowed.
 -- Returns for each topic {its wake time ('' if nothing is left, or if it is paused), number of orphan entries removed,
 --         {id, body, due time, attempt, fence, last failure or ''}, ...}, or the error if its buckets cannot be read
 --
 -- The due time of a task that was put back is its first one, with a zero before it.
 -- A task is claimed only if it is new in unack. An entry that has no body, or that is in unack already, is an orphan: it
 -- is removed and counted.
--- An answer that takes too long to read would let all its leases expire; hence the limit on bytes.
+-- An answer that takes too long to read would let all its leases expire, and a script that reads too much would hold
+-- up the store's other clients; hence the limits on bytes. So that no large task keeps topics from their turn, each gets
+-- its first task before any gets a second, and one that gets none keeps its wake time.
 -- Nothing is claimed of a held topic, with one exception: a caller that was granted permits passes a hold for a rate,
 -- which another instance may have set since because it got no permits.
 -- If due tasks are left behind, the topic's wake time becomes now: its next turn comes after the topics that wait.
@@ -20,8 +23,8 @@ local now, max_bytes, fence = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARG
 
 -- Fewer tasks than this are read by rank, together with the entry that follows them.
 local FEW = 10
--- Bodies are read in slices: all of them together may be far too large.
-local READ = 50
+-- Bodies are read in slices, the first a small one: all of them together may be far too large.
+local READ_FIRST, READ = 20, 80
 
 -- Read the first entries of the topics that are not held. Buckets that cannot be read must not stop the other topics.
 local names, answers, topics = {}, {}, {}
@@ -48,28 +51,37 @@ for n, entry in ipairs(wakes) do
   end
 end
 
--- Read the bodies of due tasks, as many of each topic as fit.
-local slice, owners = {}, {}
+-- Read the bodies of due tasks, as many as fit.
+local slice, owners, slice_size = {}, {}, READ_FIRST
+local bytes, bytes_read, max_total = 0, 0, max_bytes * #names
 local function read_slice()
   for i, body in ipairs(redis.call('HMGET', pool, unpack(slice))) do
-    local topic = owners[i]
-    topic.bytes = topic.bytes + (body and #body or 0)
-    topic.is_full = topic.is_full or #topic.ids > 0 and topic.bytes > max_bytes
+    local topic, size = owners[i], body and #body or 0
+    topic.bytes, bytes_read = topic.bytes + size, bytes_read + size
+    topic.is_full = topic.is_full or bytes > 0 and bytes + size > max_total or #topic.ids > 0 and topic.bytes > max_bytes
     if not topic.is_full then
+      bytes = bytes + size
       topic.ids[#topic.ids + 1] = slice[i]
       topic.bodies[#topic.ids] = body
     end
   end
-  slice, owners = {}, {}
+  slice, owners, slice_size = {}, {}, READ
 end
-for _, topic in ipairs(topics) do
-  local entries = topic.entries
-  for i = 1, math.min(#entries, 2 * topic.limit), 2 do
-    if topic.is_full or tonumber(entries[i + 1]) > now then break end
-    slice[#slice + 1] = entries[i]
-    owners[#slice] = topic
-    if #slice == READ then read_slice() end
+local readable, place, count = {unpack(topics)}, 1, #topics
+while count > 0 do
+  local left = 0
+  for n = 1, count do
+    local topic = readable[n]
+    local id, due = topic.entries[2 * place - 1], topic.entries[2 * place]
+    if id and place <= topic.limit and tonumber(due) <= now and not topic.is_full and bytes_read <= max_total then
+      left = left + 1
+      readable[left] = topic
+      slice[#slice + 1] = id
+      owners[#slice] = topic
+      if #slice == slice_size then read_slice() end
+    end
   end
+  place, count = place + 1, left
 end
 if #slice > 0 then read_slice() end
 
@@ -133,9 +145,12 @@ for _, topic in ipairs(topics) do
     end
   end
   if next_due then
-    if tonumber(next_due) <= now then next_due = ARGV[1] end
+    local wake = wakes[topic.n]
+    local is_due = tonumber(next_due) <= now
+    local keeps_turn = is_due and topic.limit > 0 and #topic.ids == 0 and wake and not is_held(wake)
+    if is_due then next_due = ARGV[1] end
     local holds = topic.hold and tonumber(next_due) < topic.hold
-    turns[#turns + 1] = holds and hold_entry(topic.hold, true) or next_due
+    turns[#turns + 1] = holds and hold_entry(topic.hold, true) or keeps_turn and wake or next_due
     turns[#turns + 1] = topic.name
     if not answer.err then answer[1] = holds and string.format('%.0f', topic.hold) or next_due end
   end
