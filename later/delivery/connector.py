@@ -107,9 +107,10 @@ class Connector:
         return connection
 
     async def _connect(self, origin: Origin) -> socket.socket:
-        addresses = await self._find_addresses(origin)
         for may_free in (True, False):
+            addresses: Sequence[AddrInfoType] = ()
             try:
+                addresses = await self._find_addresses(origin)
                 return await aiohappyeyeballs.start_connection(
                     addresses,
                     happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
@@ -126,10 +127,7 @@ class Connector:
         if address is not None:
             family, place = (socket.AF_INET, ()) if address.version == 4 else (socket.AF_INET6, (0, 0))
             return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (origin.host, origin.port, *place))]
-        try:
-            return await self._resolver.resolve(origin.host, origin.port)
-        except OSError as error:
-            raise _translate(error, ()) from error
+        return await self._resolver.resolve(origin.host, origin.port)
 
 
 def is_local_fault(error: OSError, addresses: Sequence[AddrInfoType]) -> bool:

@@ -61,7 +61,8 @@ class OwnClient:
     async def close(self) -> None:
         self._is_closed = True
         for connecting in self._connecting:
-            connecting.reschedule(self._loop.time())
+            if not connecting.expired():
+                connecting.reschedule(self._loop.time())
         for connection in list(self._open):
             connection.fail(LocalFault(CLOSED))
         self._parts.close()

@@ -9,7 +9,7 @@ import pytest
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.http_client import LocalFault
 from tests.builders import NOW, a_task
-from tests.receivers import SHORT_TIMEOUT_MS, Connection, Receiver, a_sender, deliver_to, never_answers
+from tests.receivers import DONE, SHORT_TIMEOUT_MS, Connection, Receiver, a_sender, deliver_to, never_answers
 
 pytestmark = pytest.mark.usefixtures("client")
 
@@ -78,6 +78,68 @@ async def test_a_cancelled_call_closes_the_connection() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
         assert await asyncio.wait_for(closed.wait(), 5)
+
+
+CALL_PHASES = {
+    "request": b"",
+    "interim": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "status": b"HTTP/1.1 20",
+    "headers": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n",
+    "body": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx",
+    "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    "until the end": b"HTTP/1.1 200 OK\r\n\r\nx",
+}
+"""What a receiver has answered when its call is cancelled."""
+
+
+async def cancel_call(
+    receiver: Receiver, reached: asyncio.Event, *, scheme: str = "http", calls_before: int = 0
+) -> None:
+    """Cancel a call when the receiver has set `reached`, and wait until its connection is closed."""
+    async with a_sender() as sender:
+        for _ in range(calls_before):
+            await sender.send(a_task(callback=receiver.url), 1, NOW)
+        task = a_task(callback=receiver.url.replace("http", scheme), content="x" * 300_000)
+        call = asyncio.create_task(sender.send(task, 1, NOW))
+        await reached.wait()
+        await asyncio.sleep(0.01)  # the beginning of the answer arrives
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await receiver.wait_no_connection()
+
+
+@pytest.mark.parametrize("calls_before", [0, 1], ids=["new", "kept"])
+@pytest.mark.parametrize("phase", CALL_PHASES)
+async def test_a_call_that_is_cancelled_in_any_phase_has_no_outcome_and_closes_its_connection(
+    phase: str, calls_before: int
+) -> None:
+    """A stop gives the task of such a call back."""
+    reached = asyncio.Event()
+
+    async def stop_in_phase(connection: Connection) -> None:
+        for _ in range(calls_before):
+            await connection.read_request()
+            await connection.write(DONE)
+        await connection.read_head()
+        await connection.write(CALL_PHASES[phase])
+        reached.set()
+        await connection.wait_closed()
+
+    async with Receiver(stop_in_phase).listen() as receiver:
+        await cancel_call(receiver, reached, calls_before=calls_before)
+
+
+async def test_a_call_that_is_cancelled_during_the_handshake_closes_its_connection() -> None:
+    reached = asyncio.Event()
+
+    async def read_hello(connection: Connection) -> None:
+        await connection.read_some()
+        reached.set()
+        await connection.wait_closed()
+
+    async with Receiver(read_hello).listen() as receiver:
+        await cancel_call(receiver, reached, scheme="https")
 
 
 async def test_a_call_that_is_cancelled_after_a_decisive_status_still_has_its_outcome(

@@ -184,6 +184,27 @@ class TestSocket:
                     await send_to(sender, "http://receiver.example/")
             assert (await send_to(sender, "http://receiver.example/")).reason == "connect"
 
+    async def test_without_a_descriptor_for_a_lookup_idle_connections_are_closed_and_the_call_is_made(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        find, failures = addresses("127.0.0.1"), [OSError(errno.EMFILE, "Too many open files")]
+
+        def fail_once(*arguments: Any, **named: Any) -> list[Any]:
+            if failures:
+                raise failures.pop()
+            return find(*arguments, **named)
+
+        monkeypatch.setattr(socket, "getaddrinfo", fail_once)
+        async with (
+            Receiver(answers(DONE)).listen() as idle,
+            Receiver(answers(DONE)).listen() as receiver,
+            a_sender(client=a_client()) as sender,
+        ):
+            await send_to(sender, idle.url)
+            outcome = await send_to(sender, receiver.url.replace("127.0.0.1", "receiver.example"))
+            await idle.wait_no_connection()
+        assert outcome.kind is OutcomeKind.DONE
+
 
 class TestAddresses:
     @pytest.mark.parametrize("dead", ["127.0.0.2", "::1"])
