@@ -22,9 +22,12 @@ PROMPT_CALL_MS = 1000
 STALL_MS = 100
 """An origin stalls if it ends no call for this long, and twice the time that its last call took."""
 PROBE_EVERY_MS = 100
-"""How often more is claimed than the fullest origin may take, while origins are full that end calls."""
+"""How often more is claimed than the fullest origin may take."""
 MIN_PROBE = 16
-"""How many tasks more are claimed then. It grows fourfold while most of what is put back is of stalled origins."""
+"""How many tasks more are claimed then, and how many may be put back so often that are not of stalled origins.
+
+While most that is put back is of stalled origins, more is claimed at once, each time fourfold.
+"""
 MAX_PROBE = 1000
 """How many it may become. Each claim costs three round trips, and a thousand tasks some 16 ms of CPU."""
 MIN_PAUSE_MS, MAX_PAUSE_MS = 100, 10_000
@@ -269,9 +272,10 @@ class Admission:
     def end(self) -> None:
         """Decide when to look for tasks behind those of full origins again, and how far."""
         known = self._known
-        if not self._put_back:
-            return
-        if self._stalled * 2 >= self._put_back:
-            known.probe_size, known.probe_at = min(known.probe_size * 4, MAX_PROBE), self._now
-        else:
-            known.probe_size, known.probe_at = MIN_PROBE, self._now + PROBE_EVERY_MS
+        others = self._put_back - self._stalled
+        if others > MIN_PROBE:
+            known.probe_size = max(known.probe_size * MIN_PROBE // others, MIN_PROBE)
+        elif self._put_back and others * 4 <= MIN_PROBE:
+            known.probe_size = min(known.probe_size * 4, MAX_PROBE)
+        if self._put_back:
+            known.probe_at = self._now + min(others, MIN_PROBE) * PROBE_EVERY_MS // MIN_PROBE

@@ -160,6 +160,26 @@ class TestClaims:
             claims += 1
         assert claims <= 15
 
+    def test_tasks_of_an_origin_that_hangs_do_not_hide_those_of_one_that_is_full_and_ends_calls(self) -> None:
+        worker = Slots(256)
+        hangs = an_origin(1)
+        worker.fill(hangs)
+        now = NOW + NEW_MS
+        worker.begin(WELL, now)
+        worker.end(WELL, now, now + 1)
+        worker.fill(WELL, now=now + 1)
+        passed = 0
+        while now < NOW + 1100:
+            now = max(now + 10, worker.origins.closed_until("order", worker.open, now))
+            count = worker.origins.claim_limit("order", worker.open, now)
+            mix = [WELL if n % 20 == 0 else hangs for n in range(count)]
+            worker.judge(*mix, now=now)
+            passed += count
+            for _ in range(worker.origins.in_use("order", WELL)):
+                worker.end(WELL, now - 9, now)
+            worker.fill(WELL, now=now)
+        assert passed > 3000, "they come due at 1,000 a second"
+
 
 class TestTasksThatWait:
     def test_the_pause_doubles_from_100_ms_to_10_s_while_the_origin_stays_full(self) -> None:
