@@ -67,8 +67,11 @@ class ClaimRequest(NamedTuple):
     """True if permits were taken for it: the claim then passes a hold for a rate that another instance has set."""
 
 
-class Claim(NamedTuple):
-    """A task in flight, and its lease. `task` is the error if its body cannot be decoded."""
+class Claim(msgspec.Struct, frozen=True):
+    """A task in flight, and its lease. `task` is the error if its body cannot be decoded.
+
+    A named tuple would take eight times as long to make.
+    """
 
     id: str
     packed: bytes

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from later.core.errors import UnreadableBody
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket, Shard
 from later.store.scripts import MAX_TASKS
 from later.store.tasks import FENCE_BITS
-from later.store.types import ClaimRequest, ClaimResult, DueTopic, DueTopics, WorkerSnapshot
+from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopic, DueTopics, WorkerSnapshot
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
     FAILURE,
@@ -89,7 +90,8 @@ async def test_a_claim_holds_the_task_and_its_lease(store: StoreFixture) -> None
     await store.tasks.create([task])
     [claimed] = (await claim(store, NOW + 5)).claims
     fence = claimed.fence
-    assert claimed == (task.id, pack_id(task.id), "order", 0, task, NOW, 1, fence, None, NOW + 5 + LEASE_MS, False)
+    lease_end = NOW + 5 + LEASE_MS
+    assert claimed == Claim(task.id, pack_id(task.id), "order", 0, task, NOW, 1, fence, None, lease_end)
 
 
 async def test_each_delivery_is_a_new_attempt_under_a_new_fence_and_knows_the_last_failure(store: StoreFixture) -> None:
@@ -135,7 +137,7 @@ async def test_a_claim_of_an_older_version_beside_is_settled_and_its_counter_lef
     [task] = same_shard(store, 1)
     await store.tasks.create([task])
     [claimed] = (await claim(store, NOW)).claims
-    counted = claimed._replace(fence=7)
+    counted = replace(claimed, fence=7)
     await ask(store, [("HSET", store.keys.shards[0].attempts, claimed.packed, "1 7"), ("SET", "{later:0}:fence", 7)])
     assert await store.tasks.settle([done(claimed), done(counted)]) == [False, True]
     await store.tasks.create([task])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from later.core.errors import StoreFault
 from later.core.task import Task, pack_id
@@ -246,7 +247,7 @@ async def test_one_call_settles_tasks_of_many_topics_each_by_its_own_verdict(sto
 async def test_a_lost_lease_of_one_topic_does_not_concern_the_others(store: StoreFixture) -> None:
     await store.tasks.create([*tasks_of("a", 1), *tasks_of("b", 1), *tasks_of("c", 1)])
     a, b, c = sorted(await claim_due(store), key=lambda claim: claim.id)
-    late = b._replace(fence=b.fence + 17)
+    late = replace(b, fence=b.fence + 17)
     assert await store.tasks.settle([done(late), done(a), failed(a, NOW + 9), done(c)]) == [False, True, False, True]
     assert (await assert_sound(store)).buckets == {(Bucket.UNACK, "b"): {"b-0": NOW + LEASE_MS}}
 
@@ -273,7 +274,7 @@ async def test_a_call_that_settles_nothing_corrects_stale_wake_entries(store: St
     await store.tasks.settle([done(claims[0])])
     wakes = store.keys.shards[0].wakes[Bucket.UNACK]
     await ask(store, [("ZADD", wakes, NOW, claims[0].topic, NOW, claims[1].topic)])
-    late = [done(claim._replace(fence=1)) for claim in claims]
+    late = [done(replace(claim, fence=1)) for claim in claims]
     assert await store.tasks.settle(late) == [False, False]
     await assert_sound(store)
 
@@ -287,7 +288,7 @@ async def test_a_store_at_maxmemory_goes_on_claiming_and_settling(store: StoreFi
         assert len(claims) == 50
         nothing_due = await claim(store, [ClaimRequest("unknown", 0, 1), ClaimRequest("0", 0, 1)])
         assert ids(nothing_due) == [[], []]
-        settlements = [done(claims[0]._replace(fence=1)), *(failed(some, NOW + 9) for some in claims)]
+        settlements = [done(replace(claims[0], fence=1)), *(failed(some, NOW + 9) for some in claims)]
         assert await store.tasks.settle(settlements) == [False] + [True] * 50
     finally:
         await store.redis.config_set("maxmemory", 0)
