@@ -88,6 +88,8 @@ class Connection(asyncio.Protocol):
             if self._parser.decisive_reply is not None:
                 return self._parser.decisive_reply
             raise
+        finally:
+            del reply  # it has the error, whose traceback has this frame: only the garbage collector would free them
 
     def fail(self, error: Exception) -> None:
         """Close the connection at once. A call under way raises `error`, unless its outcome is decided."""
@@ -131,7 +133,7 @@ class Connection(asyncio.Protocol):
         try:
             parser.feed(data)
         except BrokenReply as error:
-            self.fail(error)
+            self.fail(BrokenReply(str(error)))  # the traceback of this one would keep `data` in memory
             return
         if parser.reply is not None:
             self._finish(parser.reply)

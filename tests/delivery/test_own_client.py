@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import random
 import socket
@@ -19,7 +20,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.delivery import connector, pool
 from later.delivery.connector import open_socket
 from later.delivery.deadlines import Deadlines
-from later.delivery.http_client import LocalFault
+from later.delivery.http_client import BrokenReply, LocalFault
 from later.delivery.own_client import OwnClient
 from later.delivery.pool import idle_limit
 from later.delivery.resolver import Resolver
@@ -28,11 +29,13 @@ from tests.delivery.hostile_replies import ENDLESS
 from tests.delivery.scripted_receiver import ScriptedReply
 from tests.receivers import (
     DONE,
+    SHORT_TIMEOUT_MS,
     Connection,
     PolicySender,
     Receiver,
     a_sender,
     answers,
+    never_answers,
     parse_headers,
 )
 
@@ -385,6 +388,21 @@ async def test_an_endless_reply_does_not_delay_another_call(reply: ScriptedReply
         endless_outcomes = await asyncio.gather(*others)
     assert outcome.kind is OutcomeKind.DONE
     assert {outcome.reason for outcome in endless_outcomes} == {"reply"}
+
+
+@pytest.mark.parametrize("answer", [b"x" * 200_000, b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, None])
+async def test_a_failed_call_leaves_nothing_for_the_garbage_collector(answer: bytes | None) -> None:
+    behavior = never_answers if answer is None else answers(answer)
+    async with Receiver(behavior).listen() as receiver, a_sender(SHORT_TIMEOUT_MS) as sender:
+        gc.collect()
+        gc.disable()
+        try:
+            outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+            await asyncio.sleep(0)  # the event loop's step that woke this one has the error, too
+            errors = [found for found in gc.get_objects() if isinstance(found, (BrokenReply, TimeoutError))]
+        finally:
+            gc.enable()
+    assert (outcome.kind, errors) == (OutcomeKind.FAILED, [])
 
 
 async def test_a_client_that_was_never_started_can_be_closed() -> None:
