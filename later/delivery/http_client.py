@@ -12,7 +12,10 @@ from later.delivery.request import CallbackRequest
 MAX_REPLY_BYTES = 65_536
 """How much of a reply's body is read."""
 MAX_HEARD_BYTES = 262_144
-"""How much is heard of a reply in all: interim responses, blank lines, headers, the framing of chunks, trailers."""
+"""How much is heard of a reply in all: interim responses, blank lines, headers, the framing of chunks, trailers.
+
+Later's own client counts each read besides its bytes.
+"""
 LINGER_S = 0.1
 """How long to wait for the body of a reply that its status has decided: reading it only saves the connection."""
 

@@ -11,6 +11,8 @@ MAX_HEAD_BYTES = 65_536
 """The longest head of a reply, with its interim responses, trailers and the framing of its chunks."""
 LINE_BYTES = 32
 """What each of these counts besides its text, because it is read one by one (RFC 9113 has this rule, in 6.5.2)."""
+READ_BYTES = 32
+"""What each read of the socket counts besides its bytes: a segment of one byte costs as much as a long one."""
 TRANSFER_ENCODING = b"transfer-encoding"
 READ_HEADERS = frozenset({
     b"content-encoding", b"content-length", TRANSFER_ENCODING,
@@ -26,7 +28,7 @@ class ReplyParser:
     """A parser of the replies of one connection, one after the other. Each reply begins with `start`.
 
     `reply` is the reply once it is complete, or nothing more of it needs to be read. `decisive_reply` is there as soon
-    as the status alone decides the outcome. `heard` is the number of bytes of this reply so far.
+    as the status alone decides the outcome. `heard` says how much of this reply was heard so far.
     """
 
     __slots__ = (
@@ -59,10 +61,10 @@ class ReplyParser:
         Raises:
             BrokenReply: it is not HTTP/1.1 or 1.0, or its head is too long.
         """
-        if not self.heard and data[:5] != b"HTTP/" and not b"HTTP/".startswith(data.lstrip(b"\r\n")[:5]):
+        if not self._head_bytes and data[:5] != b"HTTP/" and not b"HTTP/".startswith(data.lstrip(b"\r\n")[:5]):
             raise BrokenReply(UNREADABLE)  # llhttp also reads RTSP
         left = MAX_HEARD_BYTES - self.heard
-        self.heard += len(data)
+        self.heard += len(data) + READ_BYTES
         try:
             self._http.feed_data(data if len(data) <= left else data[:left])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
