@@ -91,19 +91,24 @@ class Connector:
             NoConnection: TLS fails.
         """
         loop = asyncio.get_running_loop()
+        tcp, connection = await loop.create_connection(build, sock=connected)
         if origin.scheme == "http":
-            return (await loop.create_connection(build, sock=connected))[1]
+            return connection
+        if not connection.is_open:  # the receiver spoke first, or has closed it
+            raise NoConnection("the connection was closed")
         try:
-            _, connection = await loop.create_connection(
-                build,
-                sock=connected,
-                ssl=self._tls,
+            tls = await loop.start_tls(
+                tcp,
+                connection,
+                self._tls,
                 server_hostname=origin.host.removesuffix("."),
                 ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
                 ssl_shutdown_timeout=GOODBYE_TIMEOUT_S,
             )
         except OSError as error:
             raise _translate(error, ()) from error
+        assert tls is not None
+        connection.tls_started(tls)
         return connection
 
     async def _connect(self, origin: Origin) -> socket.socket:

@@ -61,7 +61,8 @@ def a_closed_port() -> int:
         return int(bound.getsockname()[1])
 
 
-async def answer_at_once(connection: Connection) -> None:
+async def answer_without_tls(connection: Connection) -> None:
+    await connection.read_some()
     await connection.write(DONE)
     await connection.wait_closed()
 
@@ -93,7 +94,7 @@ class TestNoConnection:
         assert (outcome.reason, outcome.message.partition(": ")[2][:27]) == ("connect", "the certificate was refused")
 
     async def test_a_receiver_without_tls_is_a_failure(self) -> None:
-        async with Receiver(answer_at_once).listen() as receiver, a_sender() as sender:
+        async with Receiver(answer_without_tls).listen() as receiver, a_sender() as sender:
             outcome = await sender.send(a_task(callback=receiver.url.replace("http", "https")), 1, NOW)
         assert (outcome.reason, outcome.message) == ("connect", "no connection: TLS failed: WRONG_VERSION_NUMBER")
 

@@ -15,7 +15,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.delivery.proxy import Proxy, is_answer_of_proxy
 from tests.builders import NOW, a_task
 from tests.delivery.forward_proxy import ForwardProxy
-from tests.delivery.test_connections import SELF_SIGNED, a_closed_port, answer_at_once
+from tests.delivery.test_connections import SELF_SIGNED, a_closed_port, answer_without_tls
 from tests.receivers import (
     BUSY,
     DONE,
@@ -156,7 +156,7 @@ class TestHttps:
         assert (outcome.reason, "Hostname mismatch" in outcome.message) == ("connect", True)
 
     async def test_a_failed_handshake_in_a_tunnel_is_the_receivers(self) -> None:
-        async with Receiver(answer_at_once).listen() as receiver, ForwardProxy().listen() as proxy:
+        async with Receiver(answer_without_tls).listen() as receiver, ForwardProxy().listen() as proxy:
             outcome = await outcome_through(proxy.url, receiver.url.replace("http", "https"))
         assert (outcome.reason, outcome.message) == ("connect", "no connection: TLS failed: WRONG_VERSION_NUMBER")
 

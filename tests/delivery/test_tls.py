@@ -12,7 +12,7 @@ from later.core.retry import OutcomeKind
 from later.delivery import tls
 from later.delivery.resolver import Resolver
 from tests.builders import NOW, a_task
-from tests.receivers import DONE, Connection, Receiver, a_sender, answers, answers_and_closes
+from tests.receivers import DONE, Connection, Receiver, a_sender, answers, answers_and_closes, reply_with_body
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 """Certificates of one authority: for localhost, receiver.example and 127.0.0.1, until 2126 and until 2020; for another
@@ -96,6 +96,29 @@ class TestTrustedAuthority:
             for _ in range(2):
                 outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
         assert (outcome.kind, receiver.connections) == (OutcomeKind.DONE, 1)
+
+    async def test_a_connection_with_an_unsent_request_is_not_kept(self) -> None:
+        """The rest of the request would be sent first, and the next call wait for a receiver that does not read it."""
+
+        async def answer_early(connection: Connection) -> None:
+            await connection.read_head()
+            await connection.write(reply_with_body(b"", "413 Too Large"))
+            await asyncio.sleep(60)
+
+        early = Receiver(answer_early, answers(DONE))
+        async with early.listen(identity("receiver")) as receiver, a_sender() as sender:
+            await sender.send(a_task(callback=receiver.url, content="x" * 20_000_000), 1, NOW)
+            outcome = await asyncio.wait_for(sender.send(a_task(callback=receiver.url), 1, NOW), 10)
+        assert (outcome.kind, receiver.connections) == (OutcomeKind.DONE, 2)
+
+    async def test_a_receiver_that_speaks_first_is_a_failure(self) -> None:
+        async def greet(connection: Connection) -> None:
+            await connection.write(b"220 mail.example ESMTP\r\n")
+            await connection.wait_closed()
+
+        async with Receiver(greet).listen() as receiver, a_sender() as sender:
+            outcome = await sender.send(a_task(callback=receiver.url.replace("http", "https")), 1, NOW)
+        assert (outcome.kind, outcome.reason) == (OutcomeKind.FAILED, "connect")
 
     async def test_a_long_content_arrives(self) -> None:
         async with Receiver(answers(DONE)).listen(identity("receiver")) as receiver, a_sender() as sender:
