@@ -11,7 +11,7 @@ from typing import cast
 from later.core.origin import Origin
 from later.core.reply import Reply
 from later.delivery.deadlines import Deadlines, TimedCall
-from later.delivery.http_client import LINGER_S, BrokenReply
+from later.delivery.http_client import LINGER_S, OWN_ERRNOS, BrokenReply, LocalFault
 from later.delivery.reply_parser import ReplyParser
 
 MAX_COPIED_BYTES = 65_536
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
             TimeoutError: there was no complete reply in time.
             ConnectionLost: the connection ended before an answer began.
             BrokenReply: the reply cannot be read, or is not complete.
-            LocalFault: the connection was ended by `fail`.
+            LocalFault: the connection was ended by `fail`, or this machine had no memory for the request.
         """
         assert self._transport is not None
         self._parser.start(decided_by_status=decided_by_status)
@@ -82,13 +82,14 @@ class Connection(asyncio.Protocol):
         try:
             return await reply
         except asyncio.CancelledError:
-            if reply.done() and not reply.cancelled():  # it came in the same turn of the event loop
-                return reply.result()
+            if reply.done() and not reply.cancelled() and not isinstance(reply.exception(), ConnectionLost):
+                return reply.result()  # it came in the same turn of the event loop
             self._reply = None
             self._calls_of_step.discard(self)
             self.abort()
-            if self._parser.decisive_reply is not None:
-                return self._parser.decisive_reply
+            decided = self._parser.reply or self._parser.decisive_reply
+            if decided is not None:
+                return decided
             raise
         finally:
             del reply  # it has the error, whose traceback has this frame: only the garbage collector would free them
@@ -159,6 +160,9 @@ class Connection(asyncio.Protocol):
 
     def _end_with_connection(self, exc: Exception | None) -> None:
         """End the call because the connection has ended: some replies are complete then."""
+        if isinstance(exc, OSError) and exc.errno in OWN_ERRNOS:
+            self.fail(LocalFault(os.strerror(exc.errno)))
+            return
         try:
             if exc is not None:
                 raise BrokenReply(_explain_broken_connection(exc))

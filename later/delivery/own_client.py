@@ -103,6 +103,9 @@ class OwnClient:
             if self._proxy is not None and connected is None:
                 raise ProxyFailed(NO_CONNECTION_IN_TIME) from None
             raise
+        if self._is_closed:
+            connection.abort()
+            raise LocalFault(CLOSED)
         if not connection.is_open:
             raise BrokenReply("the connection was closed")
         self._open.add(connection)
