@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 import threading
 from collections import OrderedDict
@@ -118,6 +120,8 @@ def resolve_host(host: str, port: int) -> Sequence[AddrInfoType]:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except UnicodeError:  # a label is empty or too long
         raise socket.gaierror(socket.EAI_NONAME, "this is not a host name") from None
-    except socket.gaierror:
+    except OSError as error:
         socket.socket().close()  # raises EMFILE if there is no free descriptor: then this says nothing about the name
+        if error.errno == errno.EBUSY:  # what glibc says then, unless it is the first lookup; one was freed meanwhile
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
         raise

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import resource
 import socket
 import ssl
 import threading
@@ -281,6 +284,25 @@ class TestNames:
         info = (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("fe80::1", 80, 0, 2))
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_named: [info])
         assert await Resolver(max_lookups=1).resolve("printer.example", 80) == [info]
+
+    def test_a_lookup_without_a_free_descriptor_says_nothing_about_the_name(self) -> None:
+        """The second lookup, because glibc has another error for it."""
+        resolve_host("localhost", 80)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+                resolve_host("localhost", 80)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    def test_a_descriptor_that_becomes_free_after_a_lookup_is_no_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_args: object, **_named: object) -> None:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+        monkeypatch.setattr(socket, "getaddrinfo", fail)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            resolve_host("receiver.example", 80)
 
     def test_localhost_resolves(self) -> None:
         hosts = [address[4][0] for address in resolve_host("localhost", 80)]
