@@ -55,10 +55,11 @@ class TopicIndex:
             names = sorted(declared_here.union(indexed))[:most]
             mine = [name for name in names if namespace in (None, namespace_from_topic(name))]
             counts = await self._stats.counts_for(mine, now)
-            unused = [name for name in mine if counts[name] == NO_TASKS]
+            unused = {name for name in mine if counts[name] == NO_TASKS}
             found |= {name: counts[name] for name in mine if name not in unused or name in declared_here}
-            for shard in self._keys.shards if unused else ():
-                await self._put_right(shard, [name.encode() for name in unused])
+            if gone := [name.encode() for name in indexed if name in unused]:
+                for shard in self._keys.shards:
+                    await self._put_right(shard, gone)
             if len(names) < most:
                 break
             start = names[-1]
