@@ -44,27 +44,30 @@ class TopicIndex:
         only its own ones; those of the default namespace lie between all others, whose names are read in part.
         """
         found: dict[str, TopicCounts] = {}
-        start, end = after, ""
+        start, end, read = after, "", limit
         if namespace not in (None, DEFAULT_NAMESPACE):
             start, end = max(after, f"{namespace}/"), f"{namespace}/{LAST}"
         while len(found) < limit:
-            most = limit - len(found)
-            indexed = await self._read_names(start, end, most)
-            first, last = bisect_right(declared, start), bisect_left(declared, end) if end else len(declared)
-            declared_here = set(declared[first : min(last, first + most)])
-            names = sorted(declared_here.union(indexed))[:most]
-            mine = [name for name in names if namespace in (None, namespace_from_topic(name))]
+            indexed, read_to = await self._read_names(start, end, read)
+            first, last = bisect_right(declared, start), bisect_left(declared, read_to) if read_to else len(declared)
+            declared_here = set(declared[first:last])
+            names = sorted(declared_here.union(indexed))
+            candidates = [name for name in names if namespace in (None, namespace_from_topic(name))]
+            mine = candidates[: limit - len(found)]
             counts = await self._stats.counts_for(mine, now)
             unused = {name for name in mine if counts[name] == NO_TASKS}
             found |= {name: counts[name] for name in mine if name not in unused or name in declared_here}
-            if gone := [name.encode() for name in indexed if name in unused]:
+            if gone := [name.encode() for name in mine if name in unused and name in indexed]:
                 for shard in self._keys.shards:
                     await self._put_right(shard, gone)
-            if len(names) < most:
+            if len(mine) < len(candidates):
+                start = mine[-1]
+            elif read_to == end:
                 break
-            start = names[-1]
-            if namespace is not None and names[-1] not in mine:
-                start = f"{namespace_from_topic(start)}/{LAST}"
+            else:
+                start, read = names[-1], min(2 * read, SLICE)
+                if namespace is not None and start not in mine:
+                    start = f"{namespace_from_topic(start)}/{LAST}"
         return found
 
     async def check_some(self) -> None:
@@ -75,8 +78,11 @@ class TopicIndex:
         await self._put_right(shard, [*dict(entries)])
         self._scan = (number, cursor) if cursor else ((number + 1) % len(self._to_check), 0)
 
-    async def _read_names(self, start: str, end: str, limit: int) -> list[str]:
-        """Return the first names after `start` and before `end` ("" for no bound)."""
+    async def _read_names(self, start: str, end: str, limit: int) -> tuple[set[str], str]:
+        """Return the first names after `start` and before `end` ("" for no bound), and before which name these are all.
+
+        At most `limit` names of each shard are read.
+        """
         bounds = (b"(" + start.encode() if start else b"-", b"(" + end.encode() if end else b"+")
         read: list[Command] = [
             ("ZRANGE", shard.topics, *bounds, "BYLEX", "LIMIT", 0, limit) for shard in self._keys.shards
@@ -87,7 +93,10 @@ class TopicIndex:
         if is_complete is None:
             await self.complete()
             return await self._read_names(start, end, limit)
-        return sorted({name.decode() for answer in answers for name in answer})[:limit]
+        last_names = [answer[-1].decode() for answer in answers if len(answer) == limit]
+        if last_names:
+            end = min(last_names) + "\0"  # the first name after it
+        return {name for answer in answers for raw in answer if (name := raw.decode()) < end or not end}, end
 
     async def complete(self) -> None:
         """Add all topics that are missing: an older version, which did not keep the index, created their tasks."""

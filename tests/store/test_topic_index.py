@@ -191,6 +191,14 @@ class TestNamespaces:
         assert await page(store, 5, namespace="default") == ["a", "z"]
         assert sum(len(answer) for command, answer in sent if command[0] == "ZRANGE") <= 15 * len(store.keys.shards)
 
+    async def test_many_small_namespaces_are_passed_over_in_few_round_trips(
+        self, store: StoreFixture, shards: int, sent: list[tuple[Command, Any]]
+    ) -> None:
+        await create(store, "z", *(f"team{n:03}/{topic}" for n in range(200) for topic in range(5)))
+        sent.clear()
+        assert await page(store, 5, declared=["team100/9", "y"], namespace="default") == ["y", "z"]
+        assert sum(command[0] == "ZRANGE" for command, _ in sent) <= 9 * shards
+
 
 class TestUpkeep:
     async def test_the_topics_of_a_store_that_an_older_version_wrote_are_listed(self, store: StoreFixture) -> None:
