@@ -1,4 +1,4 @@
-"""The HTTP API on a store of its own, at a fixed time."""
+"""The HTTP API on a real store, or on one in this process, at a fixed time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, BaseRunner, Request
+from fakeredis import FakeAsyncRedis
 from prometheus_client import generate_latest
 from redis.asyncio import Redis
 from yarl import URL
@@ -130,9 +131,11 @@ async def serve_api(
     max_body: int = 1024 * 1024,
     max_pending_writes: int = 10_000,
     cross_site_protection: CrossSiteProtection | None = None,
+    fake_store: bool = False,
 ) -> AsyncIterator[ApiFixture]:
-    """Serve the whole API."""
-    redis, keys, metrics = Redis.from_url(shared_server(), protocol=2), Keys("later", shards), Metrics()
+    """Serve the whole API, on a store in this process if `fake_store`: for tests that only need an answer of it."""
+    redis = FakeAsyncRedis(protocol=2) if fake_store else Redis.from_url(shared_server(), protocol=2)
+    keys, metrics = Keys("later", shards), Metrics()
     await redis.flushall()
     clock = fixed_clock()
     client = UnreliableClient(

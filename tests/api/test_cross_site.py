@@ -122,9 +122,8 @@ HOSTS = {
 @pytest.fixture
 async def named_api() -> AsyncIterator[ApiFixture]:
     """The API, which may be called as later.internal, by pages of https://pages.internal as well."""
-    async with serve_api(
-        cross_site_protection=CrossSiteProtection(["later.internal"], ["https://pages.internal"])
-    ) as built:
+    protection = CrossSiteProtection(["later.internal"], ["https://pages.internal"])
+    async with serve_api(cross_site_protection=protection, fake_store=True) as built:
         yield built
 
 
