@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -27,6 +28,7 @@ from later.core.retry import (
 from later.core.task import Task
 from later.delivery.http_client import LocalFault
 from later.metrics import Metrics
+from later.store.group_commit import GroupCommit
 from later.store.open import Store
 from later.store.types import Claim, PutBack, Settlement
 from later.worker.fair_share import FairShare
@@ -96,6 +98,8 @@ class DeliveryPool:
         self._settler = Settler[_Delivery](
             store=store, metrics=metrics, on_end=self._end, report_fault=self._report_lost
         )
+        self._put_back_one = GroupCommit(self._put_back, queue_timeout_s=math.inf)
+        """Without descriptors, all calls fail at once: each would want a connection to the store of its own."""
         self._sender = sender
         self._fair_share = fair_share
         self._origin_share = origin_share
@@ -138,7 +142,7 @@ class DeliveryPool:
             if isinstance(result, Outcome):
                 verdict = await self._judge(claim, policy, result)
             elif isinstance(result, PutBack):
-                await self._put_back([result])
+                await self._put_back_one(result)
             else:
                 verdict = result
         except asyncio.CancelledError:
@@ -151,7 +155,7 @@ class DeliveryPool:
             else:
                 delivery.has_outcome = True
                 self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
-                await self._put_back([PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS)])
+                await self._put_back_one(PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS))
         finally:
             if verdict is None:
                 self._end([delivery])
@@ -286,9 +290,10 @@ class DeliveryPool:
         self._fault_logged_at = {fault: now} | recent
         return fault not in recent
 
-    async def _put_back(self, tasks: list[PutBack]) -> None:
+    async def _put_back(self, tasks: Sequence[PutBack]) -> Sequence[None]:
         """Return tasks that were not delivered; if the store cannot be reached, their leases expire instead."""
         try:
             await self._store.tasks.put_back(tasks)
         except LaterError as error:
             log.warning("tasks not given back", count=len(tasks), reason=str(error))
+        return [None] * len(tasks)

@@ -202,6 +202,24 @@ async def test_a_fault_after_the_call_frees_the_slot_and_keeps_the_lease(
     assert worker.metrics.registry.get_sample_value("later_delivery_faults_total") == 1
 
 
+async def test_calls_that_this_machine_cannot_make_are_put_back_together(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store would have to be asked over a connection each, and this machine may have no descriptor for them."""
+
+    class FailingSender(FakeSender):
+        async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome:
+            await asyncio.sleep(0)
+            raise LocalFault("Too many open files")
+
+    await store.tasks.create([a_task() for _ in range(10)])
+    worker = ManualWorker(store, FailingSender())
+    put_back = AsyncMock(wraps=store.tasks.put_back)
+    monkeypatch.setattr(worker.store.tasks, "put_back", put_back)
+    await worker.work()
+    assert [len(call.args[0]) for call in put_back.call_args_list] == [10]
+
+
 # A stop
 
 
