@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
+from later.core.callback_url import check_host_and_port
 from later.core.errors import ConfigError
 from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Policy
 from later.core.validation import MAX_RETRY
@@ -311,6 +313,11 @@ def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> Non
         raise ConfigError(f"{format_option('default_delay')}: expected at most {format_option('max_delay')}")
     if policy.retry_base_ms > policy.retry_cap_ms:
         raise ConfigError(f"{format_option('retry_base')}: expected at most {format_option('retry_cap')}")
+    if config.proxy is not None:
+        try:
+            check_host_and_port(urlsplit(config.proxy).netloc.rpartition("@")[2])
+        except ValueError as error:
+            raise ConfigError(f"{format_option('proxy')}{settings['proxy'].origin}: {error}") from None
 
 
 def _read_file(command: str, name: str | None) -> dict[str, _Setting]:

@@ -344,6 +344,10 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("proxy", "http://:1", PROXY_URL),
         ("proxy", "socks5://a:1", PROXY_URL),
         ("proxy", "https://a:1", "expected an http:// URL: a proxy that is itself called by https is not supported"),
+        ("proxy", "http://999.1.1.1:1", "--proxy http://999.1.1.1:1: a host that ends in a number is an IPv4 address"),
+        ("proxy", "http://[zz]:1", "--proxy http://[zz]:1: "),
+        ("proxy", "http://[::1%eth0]:1", "--proxy http://[::1%eth0]:1: "),
+        ("proxy", "http://a..b:1", "--proxy http://a..b:1: a host is a name of at most 253 characters, in labels of"),
         ("url", "127.0.0.1:8080", HTTP_URL),
         ("url", "ftp://a", HTTP_URL),
         ("url", "http://", HTTP_URL),
@@ -405,6 +409,9 @@ def test_a_proxys_password_is_refused_on_the_command_line_and_never_shown() -> N
     use_another_way = "expected a URL without user:password@: use LATER_PROXY, or proxy in later.toml"
     assert load_error(proxy="http://me:hunter2@a:1") == f"--proxy http://***@a:1: {use_another_way}"
     assert "hunter2" not in load_error(environ={"LATER_PROXY": "http://me:hunter2@a:b"})
+    assert load_error(environ={"LATER_PROXY": "http://me:hunter2@a..b:1"}).startswith(
+        "--proxy http://***@a..b:1 (LATER_PROXY): a host is a name"
+    )
     config = load_config(environ={"LATER_PROXY": "http://me:hunter2@a:1"})
     assert (config.proxy, config.shown_proxy) == ("http://me:hunter2@a:1", "http://***@a:1")
     assert "hunter2" not in repr(config)

@@ -40,7 +40,7 @@ def check_callback(text: str | None) -> str:
             raise Refused("callback: expected a URL without user:password@, got one with it", "callback")
         if split.scheme not in ("http", "https") or not split.netloc:
             raise refusal("callback", text)
-        _check_host_and_port(split.netloc)
+        check_host_and_port(split.netloc)
     except ValueError as error:
         raise Refused(
             f"callback: expected {EXPECTED['callback']}, got {format_value(text)}: {error}", "callback"
@@ -51,7 +51,7 @@ def check_callback(text: str | None) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _check_host_and_port(netloc: str) -> None:
+def check_host_and_port(netloc: str) -> None:
     """Raise ValueError unless a receiver can have this host and, if there is one, this port."""
     _, colon, port = netloc.rpartition("]")[2].partition(":")
     if colon and port and not (_PORT.fullmatch(port) and 1 <= int(port) <= 65_535):
