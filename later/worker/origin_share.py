@@ -1,8 +1,9 @@
 """Fair sharing of a topic's delivery slots among the origins of its callbacks.
 
 The rule of topics, one level down: of the slots that a topic may use, an origin may hold at most three times those that
-are free. Two groups of origins share like one origin each: those that are new, and those that are slow. Otherwise forty
-hosts that hang would take all slots together.
+are free. Three groups of origins share like one origin each: those that are new, those that were well a
+moment ago, and those that are slow. Otherwise forty hosts that hang would take all slots together. Of a thousand hosts
+that hang, some would always be new; so the new ones and the slow ones together leave slots to the others.
 
 The origin of a task is known only after its claim. So a claim assumes that all tasks to come are of the fullest origin
 that ends calls, which is exact for a topic with one receiver. A few more are claimed ten times a second, to find tasks
@@ -19,6 +20,12 @@ NEW_MS = 100
 """How long an origin that begins calls is taken to be well: one that has ended none by then is slow."""
 PROMPT_CALL_MS = 1000
 """A call that ends within this time shows that its origin is not slow, for as long again."""
+MAX_UNPROVEN_PER_FREE = 15
+"""New and slow origins together may hold this many times the slots that are free: new ones that hang are slow soon."""
+WELL_MS = 10_000
+"""How long an origin without calls is known to be well, after a call that ended promptly."""
+MAX_WELL = 1000
+"""How many origins without calls are known to be well, in all topics; of more, those whose calls ended last."""
 STALL_MS = 100
 """An origin stalls if it ends no call for this long, and twice the time that its last call took."""
 PROBE_EVERY_MS = 100
@@ -45,16 +52,19 @@ def on_grid(at: float, step_ms: int = PUT_BACK_GRID_MS) -> int:
     return -int(-at // step_ms) * step_ms
 
 
-_NEW, _SLOW, _PROMPT = range(3)
-"""The groups of origins. All new ones share like one origin, and so do all slow ones; others share one by one."""
+_NEW, _WELL, _SLOW, _PROMPT = range(4)
+"""The groups of origins: new ones, those that were well before they were without calls, slow ones, and others, which
+end calls promptly. Each of the first three groups shares like one origin; others share one by one."""
 
 
 class _OriginSlots:
     """The slots that an origin holds in a topic, and the line of its tasks that were put back. Times are in ms."""
 
-    __slots__ = ("changed_at", "in_use", "line_end", "prompt_until", "stalls_at", "was_prompt")
+    __slots__ = ("changed_at", "first_group", "in_use", "line_end", "prompt_until", "stalls_at", "was_prompt")
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, first_group: int, now: int) -> None:
+        self.first_group = first_group
+        """Its group until a call ends, or should have."""
         self.in_use = 0
         self.was_prompt: bool | None = None
         """True if the call that ended last ended promptly; None if none has ended."""
@@ -75,7 +85,7 @@ class _OriginSlots:
     def group(self, now: int) -> int:
         if self.was_prompt is False or (self.in_use and now >= self.prompt_until):
             return _SLOW
-        return _NEW if self.was_prompt is None else _PROMPT
+        return self.first_group if self.was_prompt is None else _PROMPT
 
     def begin(self, now: int) -> None:
         if not self.in_use:
@@ -93,12 +103,34 @@ class _OriginSlots:
             self.stalls_at = now + STALL_MS + 2 * took_ms
 
 
+class _WellOrigins:
+    """Origins without calls that ended their last one promptly a moment ago, by topic."""
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[str, Origin], int] = {}
+
+    def add(self, topic: str, origin: Origin, now: int) -> None:
+        self.remove(topic, origin)
+        self._until[topic, origin] = now + WELL_MS
+        if len(self._until) > MAX_WELL:
+            del self._until[next(iter(self._until))]
+
+    def remove(self, topic: str, origin: Origin) -> None:
+        self._until.pop((topic, origin), None)
+
+    def first_group(self, topic: str, origin: Origin, now: int) -> int:
+        """Return the group of an origin that has no calls."""
+        return _WELL if self._until.get((topic, origin), 0) > now else _NEW
+
+
 class _TopicOrigins:
     """The origins of one topic that hold slots, or whose tasks wait in line."""
 
-    __slots__ = ("any_stalls", "busy", "origins", "probe_at", "probe_size", "probes", "waiting")
+    __slots__ = ("any_stalls", "busy", "name", "origins", "probe_at", "probe_size", "probes", "waiting", "well")
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, name: str, well: _WellOrigins, now: int) -> None:
+        self.name = name
+        self.well = well
         self.origins: dict[Origin, _OriginSlots] = {}
         self.busy: dict[Origin, _OriginSlots] = {}
         """Those of them that hold slots: no more than there are slots."""
@@ -114,12 +146,12 @@ class _TopicOrigins:
     def of(self, origin: Origin, now: int) -> _OriginSlots:
         slots = self.origins.get(origin)
         if slots is None:
-            slots = self.origins[origin] = _OriginSlots(now)
+            slots = self.origins[origin] = _OriginSlots(self.well.first_group(self.name, origin, now), now)
         return slots
 
     def count_groups(self, now: int) -> list[int]:
         """Return how many slots each group holds."""
-        counts = [0, 0, 0]
+        counts = [0, 0, 0, 0]
         for slots in self.busy.values():
             counts[slots.group(now)] += slots.in_use
         return counts
@@ -145,6 +177,7 @@ class OriginShare:
 
     def __init__(self) -> None:
         self._topics: dict[str, _TopicOrigins] = {}
+        self._well = _WellOrigins()
 
     def __len__(self) -> int:
         """Return how many origins are known, those of different topics counted apart."""
@@ -199,6 +232,10 @@ class OriginShare:
         slots.end(max(now - began_at, 0), now)
         if not slots.in_use:
             del known.busy[origin]
+            if slots.was_prompt:
+                self._well.add(topic, origin, now)
+            else:
+                self._well.remove(topic, origin)
             if slots.is_idle(now):
                 del known.origins[origin]
                 if not known.origins:
@@ -214,7 +251,7 @@ class OriginShare:
     def _of(self, topic: str, now: int) -> _TopicOrigins:
         known = self._topics.get(topic)
         if known is None:
-            known = self._topics[topic] = _TopicOrigins(now)
+            known = self._topics[topic] = _TopicOrigins(topic, self._well, now)
         return known
 
 
@@ -234,15 +271,25 @@ class Admission:
 
     def admit(self, origin: Origin) -> bool:
         """Return True if a call to the origin may begin. The caller begins it at once."""
-        slots = self._known.origins.get(origin)
-        in_use, group = (0, _NEW) if slots is None else (slots.in_use, slots.group(self._now))
+        in_use, group = self._in_use_and_group(origin)
         if group != _PROMPT:
             in_use = max(in_use, self._groups[group])
-        if not share(self._open_slots, in_use):
+        if not share(self._open_slots, in_use) or (group == _NEW and self._are_unproven_full):
             return False
         self._open_slots -= 1
         self._groups[group] += 1
         return True
+
+    def _in_use_and_group(self, origin: Origin) -> tuple[int, int]:
+        slots = self._known.origins.get(origin)
+        if slots is None:
+            return 0, self._known.well.first_group(self._known.name, origin, self._now)
+        return slots.in_use, slots.group(self._now)
+
+    @property
+    def _are_unproven_full(self) -> bool:
+        """True if new and slow origins hold as many slots as they may together."""
+        return self._groups[_NEW] + self._groups[_SLOW] > MAX_UNPROVEN_PER_FREE * self._open_slots
 
     @property
     def is_topic_full(self) -> bool:
@@ -254,7 +301,7 @@ class Admission:
         slots = self._known.of(origin, self._now)
         now = self._now
         self._put_back += 1
-        stalls = slots.stalls(now)
+        stalls = slots.stalls(now) or (self._are_unproven_full and slots.group(now) == _NEW)
         self._stalled += stalls
         if slots.line_end <= now:
             self._known.waiting += 1

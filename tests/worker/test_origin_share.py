@@ -10,11 +10,13 @@ from later.worker.fair_share import FairShare, share
 from later.worker.origin_share import (
     FORGET_MS,
     MAX_PAUSE_MS,
+    MAX_WELL,
     MIN_PAUSE_MS,
     MIN_PROBE,
     NEW_MS,
     PROBE_EVERY_MS,
     PUT_BACK_GRID_MS,
+    WELL_MS,
     OriginShare,
 )
 from tests.builders import NOW
@@ -92,6 +94,43 @@ class TestTheRule:
         for now in range(NOW, NOW + 4 * NEW_MS, NEW_MS):
             worker.judge(*origins * slots, now=now)
         assert worker.begin(WELL, now + NEW_MS)
+
+    def test_a_thousand_new_origins_that_hang_leave_slots_to_one_that_was_well(self) -> None:
+        worker = Slots(256)
+        worker.begin(WELL)
+        worker.end(WELL, NOW, NOW + 5)
+        hanging = [an_origin(number) for number in range(1000)]
+        for now in range(NOW + 5, NOW + 2000, NEW_MS):
+            worker.judge(*hanging, now=now)
+            began = now
+            while worker.origins.in_use("order", WELL) < 5:
+                assert worker.begin(WELL, now)
+            while worker.origins.in_use("order", WELL):
+                worker.end(WELL, began, now + 5)
+        assert worker.begin(WELL, now + WELL_MS)
+        assert not worker.begin(an_origin(1000), now + WELL_MS)
+
+    def test_tasks_of_new_origins_that_wait_for_slow_ones_are_passed_over_fast(self) -> None:
+        worker = Slots(256)
+        hanging = [an_origin(number) for number in range(1000)]
+        for now in range(NOW, NOW + 1000, NEW_MS):
+            worker.judge(*hanging, now=now)
+        wanted = worker.origins.claim_limit("order", worker.open, now + NEW_MS)
+        assert wanted > 500
+        assert worker.origins.probes("order")
+
+    def test_origins_are_known_to_be_well_for_a_while_and_no_more_of_them_than_a_thousand(self) -> None:
+        worker = Slots(256)
+        origins = [an_origin(number) for number in range(MAX_WELL + 1)]
+        for origin in origins:
+            worker.begin(origin)
+            worker.end(origin, NOW, NOW + 5)
+        assert len(worker.origins) == 0
+        for now in range(NOW, NOW + 1000, NEW_MS):
+            worker.judge(*(Origin("https", origin.host, 443) for origin in origins), now=now)
+        assert not worker.begin(origins[0], now)
+        assert worker.begin(origins[1], now)
+        assert not worker.begin(origins[2], NOW + 5 + WELL_MS)
 
     def test_origins_that_hang_get_no_more_slots_after_their_calls_timed_out(self) -> None:
         worker = Slots(256)
