@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 from base64 import b64encode
@@ -12,12 +13,13 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from later.core.origin import DEFAULT_PORTS, Origin
 from later.core.reply import Reply
 from later.core.reply_headers import has_proxy_error
-from later.delivery.http_client import ProxyFailed
+from later.delivery.http_client import OWN_ERRNOS, LocalFault, ProxyFailed
 
 MAX_ANSWER_BYTES = 16_384
-"""The longest answer to CONNECT."""
+"""The longest answer to CONNECT, with interim responses."""
 NO_CONNECTION_IN_TIME = "there was no connection through it in time"
 NO_TUNNEL = "no answer to CONNECT"
+_END_OF_HEAD = b"\r\n\r\n"
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: [^\r\n]*)?\r\n")
 PROXY_AUTHENTICATION_REQUIRED = 407
 
@@ -54,28 +56,34 @@ class Proxy:
 
         Raises:
             ProxyFailed: it opens no tunnel.
+            LocalFault: this machine had no memory for the request.
         """
         loop = asyncio.get_running_loop()
         target = (
             origin.authority if origin.port != DEFAULT_PORTS[origin.scheme] else f"{origin.authority}:{origin.port}"
         )
         request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n".encode() + self.authorization_line + b"\r\n"
-        answer = b""
+        answer, heard_bytes, status = b"", 0, b""
         try:
             await loop.sock_sendall(connected, request)
-            while b"\r\n\r\n" not in answer:
-                more = await loop.sock_recv(connected, MAX_ANSWER_BYTES)
-                answer += more
-                if not more or len(answer) > MAX_ANSWER_BYTES:
-                    raise ProxyFailed(f"{NO_TUNNEL}: {'it is too long' if more else 'the connection was closed'}")
+            while not status or (status.startswith(b"1") and status != b"101"):  # interim responses may come before it
+                while _END_OF_HEAD not in answer:
+                    more = await loop.sock_recv(connected, MAX_ANSWER_BYTES)
+                    answer += more
+                    heard_bytes += len(more)
+                    if not more or heard_bytes > MAX_ANSWER_BYTES:
+                        raise ProxyFailed(f"{NO_TUNNEL}: {'it is too long' if more else 'the connection was closed'}")
+                status_line = _STATUS_LINE.match(answer)
+                if status_line is None:
+                    raise ProxyFailed(f"{NO_TUNNEL}: it is not HTTP")
+                status, answer = status_line[1], answer.partition(_END_OF_HEAD)[2]
         except OSError as error:
+            if error.errno in OWN_ERRNOS:
+                raise LocalFault(os.strerror(error.errno)) from error
             raise ProxyFailed(f"{NO_TUNNEL}: {error.strerror or type(error).__name__}") from error
-        status = _STATUS_LINE.match(answer)
-        if status is None:
-            raise ProxyFailed(f"{NO_TUNNEL}: it is not HTTP")
-        if status[1][:1] != b"2":
-            raise ProxyFailed(f"it answered {status[1].decode()} to CONNECT")
-        if not answer.endswith(b"\r\n\r\n"):  # the origin says nothing before it is greeted
+        if not status.startswith(b"2"):
+            raise ProxyFailed(f"it answered {status.decode()} to CONNECT")
+        if answer:  # the origin says nothing before it is greeted
             raise ProxyFailed(f"{NO_TUNNEL}: there is more than one")
 
 

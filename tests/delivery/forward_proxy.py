@@ -10,12 +10,17 @@ from urllib.parse import urlsplit
 from tests.receivers import parse_headers
 
 REFUSED = b"HTTP/1.1 502 Bad Gateway\r\nProxy-Status: test; error=connection_refused\r\nContent-Length: 0\r\n\r\n"
+ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class ForwardProxy:
-    """A proxy that takes each name for 127.0.0.1. `heads` are the heads of the requests that it got."""
+    """A proxy that takes each name for 127.0.0.1. `heads` are the heads of the requests that it got.
 
-    def __init__(self) -> None:
+    It answers CONNECT with `connect_answer`.
+    """
+
+    def __init__(self, connect_answer: bytes = ESTABLISHED) -> None:
+        self._connect_answer = connect_answer
         self.heads: list[str] = []
         self.connections = 0
         self.url = ""
@@ -60,6 +65,7 @@ class ForwardProxy:
             return
         try:
             if method == "CONNECT":
+                writer.write(self._connect_answer)
                 await _tunnel(reader, writer, *origin)
             else:
                 await _forward(head, target.partition(authority)[2], reader, writer, *origin)
@@ -90,7 +96,6 @@ async def _tunnel(
     from_origin: asyncio.StreamReader,
     to_origin: asyncio.StreamWriter,
 ) -> None:
-    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
     await asyncio.gather(_pump(reader, to_origin), _pump(from_origin, writer))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -12,9 +14,10 @@ import pytest
 from later.core.origin import Origin
 from later.core.reply import Reply
 from later.core.retry import Outcome, OutcomeKind
+from later.delivery.http_client import LocalFault, ProxyFailed
 from later.delivery.proxy import Proxy, is_answer_of_proxy
 from tests.builders import NOW, a_task
-from tests.delivery.forward_proxy import ForwardProxy
+from tests.delivery.forward_proxy import ESTABLISHED, ForwardProxy
 from tests.delivery.test_connections import SELF_SIGNED, a_closed_port, answer_without_tls
 from tests.receivers import (
     BUSY,
@@ -144,6 +147,39 @@ class TestHttps:
         assert [head.split("\r\n")[0] for head in proxy.heads] == [f"CONNECT {authority} HTTP/1.1"]
         assert "later-attempt" not in proxy.heads[0]
 
+    @pytest.mark.parametrize(
+        "connect_answer",
+        [
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
+            b"HTTP/1.0 200 Connection established\r\nConnection: close\r\n\r\n",
+            b"HTTP/1.1 200\r\nContent-Length: 5\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ],
+        ids=ascii,
+    )
+    async def test_a_tunnel_opens_with_a_status_of_2xx_whatever_headers_and_interim_responses_come_with_it(
+        self, connect_answer: bytes, trusted: ssl.SSLContext
+    ) -> None:
+        async with (
+            Receiver(answers(DONE)).listen(trusted) as receiver,
+            ForwardProxy(connect_answer).listen() as proxy,
+        ):
+            outcome = await outcome_through(proxy.url, receiver.url.replace("127.0.0.1", "localhost"))
+        assert outcome.kind is OutcomeKind.DONE
+
+    @pytest.mark.parametrize("host", ["[::1]", "[::1]:8443", "127.0.0.1", "h.example", "xn--mnchen-3ya.de:1"])
+    async def test_the_host_of_a_tunnel_has_a_port_and_an_ipv6_address_brackets(self, host: str) -> None:
+        heads: list[str] = []
+
+        async def record(connection: Connection) -> None:
+            heads.append(await connection.read_head())
+
+        async with Receiver(record).listen() as proxy:
+            await outcome_through(proxy.url, f"https://{host}/")
+        target = host if host.rpartition("]")[2].count(":") else f"{host}:443"
+        assert heads[0].split("\r\n")[0] == f"CONNECT {target} HTTP/1.1"
+        assert parse_headers(heads[0])["host"] in (target, host)  # aiohttp leaves 443 out
+
     async def test_a_tunnel_that_was_closed_is_replaced(self, trusted: ssl.SSLContext) -> None:
         receiver = Receiver(answers_and_closes(DONE))
         async with receiver.listen(trusted), ForwardProxy().listen() as proxy:
@@ -202,11 +238,17 @@ class TestFailedTunnel:
             outcome = await outcome_through(proxy.url, "https://receiver.example/")
         assert outcome.reason == "proxy"
 
-    async def test_bytes_behind_the_answer_are_not_taken_for_the_origins(self) -> None:
-        answer = b"HTTP/1.1 200 Connection established\r\n\r\n" + DONE
-        async with Receiver(connect_answers(answer)).listen() as proxy:
+    @pytest.mark.parametrize("behind", [DONE, b"SSH-2.0-x\r\n\r\n"])
+    async def test_bytes_behind_the_answer_are_not_taken_for_the_origins(self, behind: bytes) -> None:
+        async with Receiver(connect_answers(ESTABLISHED + behind)).listen() as proxy:
             outcome = await outcome_through(proxy.url, "https://receiver.example/")
         assert outcome.reason in ("proxy", "connect")  # aiohttp begins TLS with them
+
+    @pytest.mark.parametrize("end", [Connection.close, Connection.reset])
+    async def test_the_end_of_an_open_tunnel_is_the_receivers(self, end: Callable[[Connection], object]) -> None:
+        async with Receiver(connect_answers(ESTABLISHED, end)).listen() as proxy:
+            outcome = await outcome_through(proxy.url, "https://receiver.example/")
+        assert outcome.reason == "connect"
 
     async def test_a_reset_is_the_proxys(self) -> None:
         async with Receiver(connect_answers(b"", Connection.reset)).listen() as proxy:
@@ -217,6 +259,29 @@ class TestFailedTunnel:
         async with Receiver(never_answers).listen() as proxy:
             outcome = await outcome_through(proxy.url, "https://receiver.example/", timeout_ms=SHORT_TIMEOUT_MS)
         assert outcome == failed("there was no connection through it in time")
+
+
+async def test_bytes_behind_the_answer_are_the_proxys_however_they_end() -> None:
+    with pytest.raises(ProxyFailed, match="there is more than one"):
+        await open_tunnel(b"HTTP/1.1 200 OK\r\n\r\nSSH-2.0-x\r\n\r\n")
+
+
+async def test_what_this_machine_lacks_for_a_tunnel_is_no_fault_of_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_sendall", fail)
+    with pytest.raises(LocalFault, match="No buffer space available"):
+        await open_tunnel(ESTABLISHED)
+
+
+async def open_tunnel(answer: bytes) -> None:
+    """Open a tunnel through a proxy that has sent this answer already."""
+    ours, proxys = socket.socketpair()
+    with ours, proxys:
+        ours.setblocking(False)
+        proxys.send(answer)
+        await Proxy.parse("http://h:1").open_tunnel(ours, Origin("https", "receiver.example", 443))
 
 
 @ANY_CLIENT
