@@ -10,9 +10,9 @@ from later.delivery.http_client import MAX_HEARD_BYTES, MAX_REPLY_BYTES, BrokenR
 MAX_HEAD_BYTES = 65_536
 """The longest head of a reply, with its interim responses, trailers and the framing of its chunks."""
 LINE_BYTES = 32
-"""What each of these counts besides its text, because it is read one by one (RFC 9113 has this rule, in 6.5.2)."""
+"""The bytes that each of these counts besides its text, because it is read one by one (a rule of RFC 9113, 6.5.2)."""
 READ_BYTES = 32
-"""What each read of the socket counts besides its bytes: a segment of one byte costs as much as a long one."""
+"""The bytes that each read of the socket counts besides its own: a segment of one byte costs as much as a long one."""
 TRANSFER_ENCODING = b"transfer-encoding"
 READ_HEADERS = frozenset({
     b"content-encoding", b"content-length", TRANSFER_ENCODING,

@@ -60,14 +60,7 @@ class FairShare:
         still to come, because the number of its due tasks is unknown: otherwise, of a thousand topics with one task
         each, only five would be claimed at a time.
         """
-        shards: dict[str, list[int]] = {}
-        for at, topic, shard in due:
-            if at > now:
-                continue
-            if topic not in shards:
-                shards[topic] = [shard]
-            elif shard not in shards[topic]:  # an entry that changes meanwhile may be read twice
-                shards[topic].append(shard)
+        shards = _shards_by_topic(due, now)
         limits = {} if limit is None else {topic: most for topic in shards if (most := limit(topic)) is not None}
         free, in_use = self.free, self.in_use_by_topic
         claimable = [(topic, in_use.get(topic, 0)) for topic in shards if limits.get(topic) != 0]
@@ -91,6 +84,19 @@ class FairShare:
                     ClaimRequest(topic, shard, min(part - start, MAX_TASKS)) for start in range(0, part, MAX_TASKS)
                 ]
         return requests
+
+
+def _shards_by_topic(due: Sequence[DueTopic], now: int) -> dict[str, list[int]]:
+    """Return the shards in which each topic is due now, in the order of turns."""
+    shards: dict[str, list[int]] = {}
+    for at, topic, shard in due:
+        if at > now:
+            continue
+        if topic not in shards:
+            shards[topic] = [shard]
+        elif shard not in shards[topic]:  # an entry that changes meanwhile may be read twice
+            shards[topic].append(shard)
+    return shards
 
 
 def share(free: int, in_use: int) -> int:

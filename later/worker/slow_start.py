@@ -1,4 +1,4 @@
-"""Slow start: topics that return to full speed after a pause, a Retry-After, or a limit that was raised."""
+"""Slow start: topics that return to full speed after a pause or a limit that was raised."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ramp(NamedTuple):
 
 
 class SlowStart:
-    """The ramps that this instance knows: from the store, from its own receivers, from limits that it saw raised."""
+    """The ramps that this instance knows: from the store, and from limits that it saw raised."""
 
     def __init__(self, policies: PolicyBook) -> None:
         self._policies = policies

@@ -89,7 +89,7 @@ CALL_PHASES = {
     "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
     "until the end": b"HTTP/1.1 200 OK\r\n\r\nx",
 }
-"""What a receiver has answered when its call is cancelled."""
+"""The part of an answer that a receiver has sent when its call is cancelled."""
 
 
 async def cancel_call(

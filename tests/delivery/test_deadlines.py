@@ -13,7 +13,7 @@ from later.delivery.deadlines import Deadlines
 
 
 class MillisecondLoop:
-    """What deadlines use of an event loop: its time is `now_ms`, and its timer is run by hand."""
+    """The part of an event loop that deadlines use: its time is `now_ms`, and its timer is run by hand."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms

@@ -34,7 +34,7 @@ ANSWERED = {
     "/chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
     "/until-the-end": b"HTTP/1.1 200 OK\r\n\r\nx",
 }
-"""What a receiver has answered before it hangs."""
+"""The part of an answer that a receiver has sent before it hangs, by path."""
 
 
 class HangingReceiver:
