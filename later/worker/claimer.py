@@ -57,7 +57,6 @@ class Claimer:
         self._lease_ms = lease_ms
         self._dispatcher = Dispatcher(
             store=store,
-            fair_share=fair_share,
             origin_share=origin_share,
             held_origins=held_origins,
             history=throttle.history,
@@ -124,6 +123,7 @@ class Claimer:
 
     async def _plan(self, due: DueTopics, policies: Policies, now: int) -> tuple[DueTopics, list[ClaimRequest]]:
         """Return the due topics that are not paused, and how much to claim of each."""
+        self._origin_share.start_plan()
         limit_by_origin = partial(self._origin_share.claim_limit, now=now)
         await self._held_origins.refresh((entry.topic for entry in due.topics if entry.at <= now), now)
         if self._throttle.is_idle(policies):

@@ -15,7 +15,6 @@ from later.core.task import Task
 from later.metrics import Metrics
 from later.store.open import Store
 from later.store.types import Claim, ClaimResult, PutBack
-from later.worker.fair_share import FairShare
 from later.worker.held_origins import HeldOrigins
 from later.worker.hold_history import HoldHistory
 from later.worker.origin_share import Admission, OriginShare
@@ -37,7 +36,6 @@ class Dispatcher:
         self,
         *,
         store: Store,
-        fair_share: FairShare,
         origin_share: OriginShare,
         held_origins: HeldOrigins,
         history: HoldHistory,
@@ -45,7 +43,6 @@ class Dispatcher:
         metrics: Metrics,
     ) -> None:
         self._store = store
-        self._fair_share = fair_share
         self._origin_share = origin_share
         self._held_origins = held_origins
         self._history = history
@@ -76,8 +73,7 @@ class Dispatcher:
                 continue
             admission = admissions.get(topic)
             if admission is None:
-                open_slots = max(self._fair_share.share(topic), 1)
-                admission = admissions[topic] = self._origin_share.admission(topic, open_slots, now)
+                admission = admissions[topic] = self._origin_share.admission(topic, now)
             for claim in result.claims:
                 again_at = self._admit(admission, claim, now)
                 if again_at is None:

@@ -126,7 +126,7 @@ class _WellOrigins:
 class _TopicOrigins:
     """The origins of one topic that hold slots, or whose tasks wait in line."""
 
-    __slots__ = ("any_stalls", "busy", "name", "origins", "probe_at", "probe_size", "probes", "waiting", "well")
+    __slots__ = ("any_stalls", "busy", "name", "origins", "probe_at", "probe_size", "waiting", "well")
 
     def __init__(self, name: str, well: _WellOrigins, now: int) -> None:
         self.name = name
@@ -140,8 +140,6 @@ class _TopicOrigins:
         self.probe_at = now + PROBE_EVERY_MS
         self.any_stalls = False
         """True if an origin stalled at the last call of `fullest`."""
-        self.probes = False
-        """True if tasks may be claimed whose origin is full."""
 
     def of(self, origin: Origin, now: int) -> _OriginSlots:
         slots = self.origins.get(origin)
@@ -178,6 +176,10 @@ class OriginShare:
     def __init__(self) -> None:
         self._topics: dict[str, _TopicOrigins] = {}
         self._well = _WellOrigins()
+        self._planned: dict[str, int] = {}
+        """How many slots each topic may take by the plan under way."""
+        self._probed: set[str] = set()
+        """Topics of which tasks of full origins may be claimed by that plan."""
 
     def __len__(self) -> int:
         """Return how many origins are known, those of different topics counted apart."""
@@ -193,20 +195,29 @@ class OriginShare:
         """Return how many origins have tasks that wait for other calls to end."""
         return sum(slots.line_end > now for known in self._topics.values() for slots in known.origins.values())
 
+    def start_plan(self) -> None:
+        """Forget what the last plan gave to each topic."""
+        self._planned.clear()
+        self._probed.clear()
+
     def claim_limit(self, topic: str, open_slots: int, now: int) -> int:
-        """Return how many tasks to claim of a topic that may take `open_slots`."""
+        """Return how many tasks to claim of a topic that may take `open_slots` by the plan under way."""
+        self._planned[topic] = open_slots
         known = self._topics.get(topic)
         if known is None:
             return share(open_slots, 0)
         limit = share(open_slots, known.fullest(now))
         goes_beyond = limit < open_slots and now >= known.probe_at
-        known.probes = goes_beyond or known.any_stalls
+        if goes_beyond or known.any_stalls:
+            self._probed.add(topic)
         return limit + known.probe_size if goes_beyond else limit
 
     def probes(self, topic: str) -> bool:
-        """Return True if tasks of full origins may be among those of the last `claim_limit`."""
-        known = self._topics.get(topic)
-        return known is not None and known.probes
+        """Return True if tasks of full origins may be among those that were claimed by the plan.
+
+        The plan says so, not the slots in use: all calls that were under way may have ended during the claim.
+        """
+        return topic in self._probed
 
     def closed_until(self, topic: str, open_slots: int, now: int) -> int:
         """Return when (ms) tasks of the topic may be claimed next; 0 for now."""
@@ -215,9 +226,12 @@ class OriginShare:
             return 0
         return known.probe_at
 
-    def admission(self, topic: str, open_slots: int, now: int) -> Admission:
-        """Return the decisions on tasks of a topic that were claimed together."""
-        return Admission(self._of(topic, now), open_slots, now)
+    def admission(self, topic: str, now: int) -> Admission:
+        """Return the decisions on tasks of a topic that were claimed together by the plan.
+
+        No more of them may begin than were planned: the other free slots are those of topics that were planned later.
+        """
+        return Admission(self._of(topic, now), self._planned[topic], now)
 
     def acquire(self, topic: str, origin: Origin, now: int) -> None:
         known = self._topics.get(topic) or self._of(topic, now)

@@ -42,7 +42,8 @@ class Slots:
 
     def begin(self, origin: Origin, now: int = NOW) -> bool:
         """Begin a call, if the rule admits it."""
-        if not self.origins.admission("order", self.open, now).admit(origin):
+        self.origins.claim_limit("order", self.open, now)
+        if not self.origins.admission("order", now).admit(origin):
             return False
         self.topics.acquire("order")
         self.origins.acquire("order", origin, now)
@@ -61,7 +62,8 @@ class Slots:
 
     def judge(self, *origins: Origin, now: int) -> list[int]:
         """Begin or put back these tasks of one claim; return when those that were put back are due again."""
-        admission = self.origins.admission("order", self.open, now)
+        self.origins.claim_limit("order", self.open, now)
+        admission = self.origins.admission("order", now)
         times = []
         for origin in origins:
             if admission.admit(origin):

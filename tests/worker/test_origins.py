@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
-from later.core.errors import StoreDown
+from later.core.errors import LaterError, StoreDown
 from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.types import TaskRecord
+from later.store.types import ClaimResult, TaskRecord
 from tests.builders import NOW, a_task
 from tests.store.inspection import assert_sound
 from tests.store_fixture import StoreFixture
@@ -293,3 +294,43 @@ class TestLimits:
         await pass_time([worker], sender, NOW + 1000)
         assert sender.hanging == 10
         await end(worker, sender)
+
+
+class TestSlots:
+    async def test_a_topic_whose_origins_hang_takes_no_slots_of_other_topics_that_are_due(
+        self, store: StoreFixture
+    ) -> None:
+        worker = ManualWorker(store, sender := OriginSender([HANGS, WELL]), slots=24)
+        await create_due(store, 2, HANGS)
+        await tick(worker, sender)
+        worker.at += 200
+        await store.tasks.create([a_task(callback=url) for url in MANY_HANG])
+        await store.tasks.create([a_task(topic=f"topic-{n}", callback=WELL) for n in range(20)])
+        await worker.claimer.tick(worker.at)
+        assert worker.fair_share.free >= 0
+        sender.recover()
+        await worker.deliveries.drain(60)
+
+    async def test_no_more_calls_begin_than_there_are_slots_if_others_end_during_the_claim(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        worker = ManualWorker(store, sender := OriginSender([HANGS, WELL]), slots=16)
+        await create_due(store, 8, HANGS)
+        await tick(worker, sender)
+        worker.at += 200
+        await create_due(store, 200, WELL)
+        claim = worker.store.tasks.claim
+
+        async def claim_while_calls_end(*arguments: Any) -> list[ClaimResult | LaterError]:
+            results = await claim(*arguments)
+            sender.hangs.discard(HANGS)
+            sender._released.set()
+            await worker.deliveries.drain(60)
+            sender._released.clear()
+            return results
+
+        monkeypatch.setattr(worker.store.tasks, "claim", claim_while_calls_end)
+        await worker.claimer.tick(worker.at)
+        assert worker.fair_share.free >= 0
+        sender.recover()
+        await worker.deliveries.drain(60)
