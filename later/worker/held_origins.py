@@ -117,9 +117,9 @@ class HeldOrigins:
         known = holds.get(origin)
         if known is not None and known.until >= until:
             return False
-        if known is None and len(holds) >= MAX_HOLDS:
-            del holds[min(holds, key=lambda held: holds[held].until)]
         holds[origin] = _OriginHold(until, self._store.policies.latest.for_topic(topic).ramp_ms)
+        if len(holds) > MAX_HOLDS:
+            del holds[min(holds, key=lambda held: holds[held].until)]
         return True
 
     def _forget_ended(self, now: int) -> None:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from later.core.errors import LaterError, StoreDown
+from later.core.origin import Origin
 from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task
 from later.store.keys import Bucket
+from later.store.origin_holds import MAX_HOLDS
 from later.store.types import ClaimResult, TaskRecord
 from tests.builders import NOW, a_task
 from tests.store.inspection import assert_sound
@@ -252,6 +254,17 @@ class TestRetryAfter:
         await pass_time(workers[1:], sender, NOW + 5000)
         assert len(sender.callbacks) == 1
         assert "order" in workers[1].held_origins
+
+    async def test_of_too_many_holds_the_one_that_ends_first_is_dropped_even_if_it_is_new(
+        self, store: StoreFixture
+    ) -> None:
+        worker = ManualWorker(store, OriginSender())
+        origins = [Origin("http", f"host-{number}.example", 80) for number in range(MAX_HOLDS + 1)]
+        for origin in origins[:-1]:
+            worker.held_origins._add("order", origin, NOW + 60_000)
+        await worker.held_origins.hold("order", origins[-1], NOW + 5000)
+        held = {origin for origin in origins if worker.held_origins.holds("order", origin)}
+        assert held == set(origins[:-1])
 
     async def test_its_tasks_come_slowly_at_first_and_then_all_of_them(self, store: StoreFixture) -> None:
         await create_due(store, 1, WELL)
