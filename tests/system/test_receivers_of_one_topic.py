@@ -50,7 +50,7 @@ def test_hosts_that_hang_do_not_delay_another_receiver_of_their_topic(
         found = query(up.url, waiting)
         assert (found["attempts"], found["last_error"]) == (0, None)
         assert explain(up.url, id=waiting).startswith("waits for other calls to 127.0.0.1:")
-        assert read_metric(up.url, "later_origins_full") == hosts
+        assert hosts <= read_metric(up.url, "later_origins_full") <= hosts * 2, "each process counts its own"
 
 
 def test_a_receiver_that_asks_for_a_pause_does_not_delay_another_one_of_its_topic(
