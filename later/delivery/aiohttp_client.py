@@ -42,6 +42,7 @@ LATER_REASON = istr("later-reason")
 MAX_HEADERS = 2000
 HTTP_VERSIONS = (aiohttp.HttpVersion10, aiohttp.HttpVersion11)
 NOT_HTTP = "it is not HTTP"
+CLOSED = "the client was closed"
 LARGE_BODY_BYTES = 1 << 20
 """aiohttp wants a longer body as a file, and writes it in pieces: other calls go on in between."""
 
@@ -61,6 +62,10 @@ class AiohttpClient:
         self._proxy = proxy
         self._sessions = AsyncExitStack()
         self._is_closed = False
+        self._deadlines: set[asyncio.Timeout] = set()
+        """The deadlines of the calls under way."""
+        self._calls_ended = asyncio.Event()
+        """Set when the client is closed and no call is under way any more."""
 
     async def start(self) -> None:
         resolver, tls = AiohttpResolver(Resolver(max_lookups=self._max_lookups)), build_tls_context()
@@ -72,6 +77,11 @@ class AiohttpClient:
 
     async def close(self) -> None:
         self._is_closed = True
+        for deadline in self._deadlines:
+            if not deadline.expired():
+                deadline.reschedule(asyncio.get_running_loop().time())
+        if self._deadlines:  # aiohttp would close no connection that it is opening
+            await self._calls_ended.wait()
         await self._sessions.aclose()
 
     async def post(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
@@ -80,12 +90,14 @@ class AiohttpClient:
         try:
             return await self._call(request, timeout_s, ack, state)
         except TimeoutError as error:
+            if self._is_closed:
+                raise LocalFault(CLOSED) from error
             if self._proxy is not None and not state.has_passed_proxy:
                 raise ProxyFailed(NO_CONNECTION_IN_TIME) from error
             raise
         except CALL_ERRORS as error:
             if self._is_closed:
-                raise LocalFault("the client was closed") from error
+                raise LocalFault(CLOSED) from error
             cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
             if isinstance(cause, OSError) and is_local_fault(cause, state.addresses):
                 raise LocalFault(type(cause).__name__ if cause.strerror is None else cause.strerror) from error
@@ -98,13 +110,19 @@ class AiohttpClient:
     async def _call(self, request: CallbackRequest, timeout_s: float, ack: Ack, state: CallState) -> Reply:
         try:
             async with asyncio.timeout(timeout_s) as deadline:
-                response = await self._post(request, state)
+                self._deadlines.add(deadline)
                 try:
-                    if response.version not in HTTP_VERSIONS or not 200 <= response.status < 600:
-                        raise BrokenReply(NOT_HTTP)
-                    return await _read_reply(response, state, deadline, ack)
+                    response = await self._post(request, state)
+                    try:
+                        if response.version not in HTTP_VERSIONS or not 200 <= response.status < 600:
+                            raise BrokenReply(NOT_HTTP)
+                        return await _read_reply(response, state, deadline, ack)
+                    finally:
+                        response.close()  # closes nothing if the reply was read to its end
                 finally:
-                    response.close()  # closes nothing if the reply was read to its end
+                    self._deadlines.discard(deadline)
+                    if self._is_closed and not self._deadlines:
+                        self._calls_ended.set()
         except (*CALL_ERRORS, asyncio.CancelledError):
             if state.decisive_reply is None:
                 raise

@@ -255,6 +255,22 @@ class TestFailedTunnel:
             outcome = await outcome_through(proxy.url, "https://receiver.example/")
         assert outcome.reason == "proxy"
 
+    async def test_closing_the_sender_ends_a_call_whose_tunnel_is_not_open(self) -> None:
+        reached = asyncio.Event()
+
+        async def hang(connection: Connection) -> None:
+            await connection.read_head()
+            reached.set()
+            await connection.wait_closed()
+
+        async with Receiver(hang).listen() as proxy:
+            async with a_sender(proxy=Proxy.parse(proxy.url)) as sender:
+                call = asyncio.create_task(sender.send(a_task(callback="https://receiver.example/"), 1, NOW))
+                await reached.wait()
+            with pytest.raises(LocalFault, match="the client was closed"):
+                await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(proxy.wait_no_connection(), 5)
+
     async def test_a_proxy_that_never_answers_is_at_fault(self) -> None:
         async with Receiver(never_answers).listen() as proxy:
             outcome = await outcome_through(proxy.url, "https://receiver.example/", timeout_ms=SHORT_TIMEOUT_MS)
