@@ -16,6 +16,8 @@ MAX_HEARD_BYTES = 262_144
 
 Later's own client counts each read besides its bytes.
 """
+READ_BYTES = 32
+"""The bytes that each read of the socket counts besides its own: a segment of one byte costs as much as a long one."""
 LINGER_S = 0.1
 """How long to wait for the body of a reply that its status has decided: reading it only saves the connection."""
 

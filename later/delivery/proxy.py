@@ -13,10 +13,10 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from later.core.origin import DEFAULT_PORTS, Origin
 from later.core.reply import Reply
 from later.core.reply_headers import has_proxy_error
-from later.delivery.http_client import OWN_ERRNOS, LocalFault, ProxyFailed
+from later.delivery.http_client import OWN_ERRNOS, READ_BYTES, LocalFault, ProxyFailed
 
 MAX_ANSWER_BYTES = 16_384
-"""The longest answer to CONNECT, with interim responses."""
+"""The longest answer to CONNECT, with interim responses; each read of it counts besides its bytes."""
 NO_CONNECTION_IN_TIME = "there was no connection through it in time"
 NO_TUNNEL = "no answer to CONNECT"
 _END_OF_HEAD = b"\r\n\r\n"
@@ -70,7 +70,7 @@ class Proxy:
                 while _END_OF_HEAD not in answer:
                     more = await loop.sock_recv(connected, MAX_ANSWER_BYTES)
                     answer += more
-                    heard_bytes += len(more)
+                    heard_bytes += len(more) + READ_BYTES
                     if not more or heard_bytes > MAX_ANSWER_BYTES:
                         raise ProxyFailed(f"{NO_TUNNEL}: {'it is too long' if more else 'the connection was closed'}")
                 status_line = _STATUS_LINE.match(answer)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import httptools
 
 from later.core.reply import Reply
-from later.delivery.http_client import MAX_HEARD_BYTES, MAX_REPLY_BYTES, BrokenReply
+from later.delivery.http_client import MAX_HEARD_BYTES, MAX_REPLY_BYTES, READ_BYTES, BrokenReply
 
 MAX_HEAD_BYTES = 65_536
 """The longest head of a reply, with its interim responses, trailers and the framing of its chunks."""
 LINE_BYTES = 32
 """The bytes that each of these counts besides its text, because it is read one by one (a rule of RFC 9113, 6.5.2)."""
-READ_BYTES = 32
-"""The bytes that each read of the socket counts besides its own: a segment of one byte costs as much as a long one."""
 TRANSFER_ENCODING = b"transfer-encoding"
 READ_HEADERS = frozenset({
     b"content-encoding", b"content-length", TRANSFER_ENCODING,

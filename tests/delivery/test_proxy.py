@@ -291,6 +291,20 @@ async def test_what_this_machine_lacks_for_a_tunnel_is_no_fault_of_the_proxy(mon
         await open_tunnel(ESTABLISHED)
 
 
+async def test_an_answer_in_segments_of_one_byte_ends_after_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+
+    async def read_one_byte(*_: object) -> bytes:
+        nonlocal reads
+        reads += 1
+        return b"x"
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_recv", read_one_byte)
+    with pytest.raises(ProxyFailed, match="it is too long"):
+        await open_tunnel(b"")
+    assert reads <= 500
+
+
 async def open_tunnel(answer: bytes) -> None:
     """Open a tunnel through a proxy that has sent this answer already."""
     ours, proxys = socket.socketpair()
