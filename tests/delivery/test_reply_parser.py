@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.core.reply import Reply
-from later.delivery.http_client import MAX_HEARD_BYTES, MAX_REPLY_BYTES, BrokenReply
-from later.delivery.reply_parser import READ_BYTES, ReplyParser
+from later.delivery.http_client import MAX_HEARD_BYTES, MAX_REPLY_BYTES, READ_BYTES, BrokenReply
+from later.delivery.reply_parser import ReplyParser
 from tests.delivery.hostile_replies import ENDLESS, HOSTILE_REPLIES
 from tests.delivery.scripted_receiver import End, ScriptedReply
 from tests.receivers import BUSY, DONE
