@@ -27,7 +27,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_call_deadline", "_calls_of_step", "_deadlines", "_lingers", "_loop", "_on_closed", "_on_idle", "_parser",
-        "_reply", "_tcp", "_transport", "idle_since", "origin",
+        "_reply", "_transport", "idle_since", "origin",
     )  # fmt: skip
 
     def __init__(
@@ -44,8 +44,6 @@ class Connection(asyncio.Protocol):
         self._on_idle = on_idle
         self._on_closed = on_closed
         self._parser = ReplyParser()
-        self._tcp: asyncio.Transport | None = None
-        """The transport to the socket. (That of TLS hands over what it has encrypted, sent or not.)"""
         self._transport: asyncio.Transport | None = None
         self._reply: asyncio.Future[Reply] | None = None
         """The reply that the call under way waits for."""
@@ -126,11 +124,7 @@ class Connection(asyncio.Protocol):
     # The callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._tcp = self._transport = cast(asyncio.Transport, transport)
-
-    def tls_started(self, transport: asyncio.Transport) -> None:
-        """Go on over this transport, which encrypts what is sent over the first one."""
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         if self._reply is None:  # nobody asked: the next call would take it for its reply
@@ -152,7 +146,7 @@ class Connection(asyncio.Protocol):
             self._end_with_connection(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._tcp = self._transport = None
+        self._transport = None
         self._on_closed(self)
         if self._reply is not None:
             self._end_with_connection(exc)
@@ -182,15 +176,15 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, answer: Reply) -> None:
         reply, self._reply = self._reply, None
-        tcp, transport = self._tcp, self._transport
+        transport = self._transport
         assert reply is not None
         self._calls_of_step.discard(self)
         if reply.cancelled():  # its caller closes the connection
             return
         reply.set_result(answer)
-        if tcp is None or transport is None:
+        if transport is None:
             return
-        if tcp.get_write_buffer_size():
+        if transport.get_write_buffer_size():
             # A receiver that answers before it has the whole request may never read the rest, or take it for another.
             transport.abort()
         elif self._parser.is_reusable and not transport.is_closing():

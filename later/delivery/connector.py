@@ -16,20 +16,15 @@ from aiohappyeyeballs import AddrInfoType
 
 from later.core.host_address import parse_host_address
 from later.core.origin import Origin
-from later.core.policy import MAX_TIMEOUT_MS
 from later.delivery.connection import Connection
 from later.delivery.http_client import OWN_ERRNOS, LocalFault, NoConnection, ProxyFailed
 from later.delivery.proxy import Proxy
 from later.delivery.resolver import Resolver
-from later.delivery.tls import ResumingContext
+from later.delivery.tls import TlsClient
+from later.delivery.tls_transport import TlsTransport
 
 HAPPY_EYEBALLS_DELAY_S = 0.25
 """How long an address is tried before the next one is tried beside it (RFC 8305, section 5)."""
-HANDSHAKE_TIMEOUT_S = 2 * MAX_TIMEOUT_MS / 1000
-"""Longer than every call: the deadline of the call ends a handshake."""
-GOODBYE_TIMEOUT_S = 1.0
-"""How long the end of a TLS session waits for the receiver's."""
-
 CLOSE_S = 0.001
 """How long the event loop takes to close connections."""
 
@@ -50,7 +45,7 @@ class Connector:
         self,
         *,
         resolver: Resolver,
-        tls: ResumingContext,
+        tls: TlsClient,
         open_socket: OpenSocket,
         free_descriptors: Callable[[], bool],
         proxy: Proxy | None = None,
@@ -91,24 +86,16 @@ class Connector:
             NoConnection: TLS fails.
         """
         loop = asyncio.get_running_loop()
-        tcp, connection = await loop.create_connection(build, sock=connected)
+        connection = build()
         if origin.scheme == "http":
+            await loop.create_connection(lambda: connection, sock=connected)
             return connection
-        if not connection.is_open:  # the receiver spoke first, or has closed it
-            raise NoConnection("the connection was closed")
+        tls = TlsTransport(self._tls, origin.host.removesuffix("."), connection)
         try:
-            tls = await loop.start_tls(
-                tcp,
-                connection,
-                self._tls,
-                server_hostname=origin.host.removesuffix("."),
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-                ssl_shutdown_timeout=GOODBYE_TIMEOUT_S,
-            )
+            await loop.create_connection(lambda: tls, sock=connected)
+            await tls.handshake()
         except OSError as error:
             raise _translate(error, ()) from error
-        assert tls is not None
-        connection.tls_started(tls)
         return connection
 
     async def _connect(self, origin: Origin) -> socket.socket:

@@ -21,7 +21,7 @@ from later.delivery.pool import ConnectionPool
 from later.delivery.proxy import NO_CONNECTION_IN_TIME, Proxy
 from later.delivery.request import CallbackRequest
 from later.delivery.resolver import Resolver
-from later.delivery.tls import build_tls_context
+from later.delivery.tls import TlsClient
 
 CLOSED = "the client was closed"
 
@@ -49,7 +49,7 @@ class OwnClient:
         self._parts.callback(self._deadlines.close)
         self._pool = ConnectionPool(max_idle=self._max_idle)
         self._parts.callback(self._pool.close)
-        self._tls = build_tls_context()
+        self._tls = TlsClient()
         self._connector = Connector(
             resolver=Resolver(max_lookups=self._max_lookups),
             tls=self._tls,

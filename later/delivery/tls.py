@@ -9,27 +9,19 @@ from collections import OrderedDict
 MAX_SESSIONS = 1024
 
 
-class ResumingContext(ssl.SSLContext):
-    """A client's TLS context that resumes its last session with each host, which saves the exchange of certificates.
+class TlsClient:
+    """A client that resumes its last session with each host, which saves the exchange of certificates."""
 
-    Event loops cannot be given a session, but ask the context for the TLS object of each connection.
-    """
+    def __init__(self) -> None:
+        self._context = build_tls_context()
+        self.sessions: OrderedDict[str, ssl.SSLSession] = OrderedDict()
+        """The last session with each host, the oldest first. A certificate was verified for this name at its
+        beginning."""
 
-    sessions: OrderedDict[str, ssl.SSLSession]
-    """The last session with each host, the oldest first. A certificate was verified for this name at its beginning."""
-
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        """Return the TLS object of a new connection."""
-        if isinstance(server_hostname, str):
-            session = self.sessions.get(server_hostname)
-        return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+    def wrap(self, host: str, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
+        """Return the TLS object of a new connection to `host`."""
+        session = self.sessions.get(host)
+        return self._context.wrap_bio(incoming, outgoing, server_hostname=host, session=session)
 
     def remember(self, tls: ssl.SSLObject) -> None:
         """Keep the session of a connection for the next one to its host.
@@ -45,10 +37,9 @@ class ResumingContext(ssl.SSLContext):
             self.sessions.popitem(last=False)
 
 
-def build_tls_context() -> ResumingContext:
+def build_tls_context() -> ssl.SSLContext:
     """Return a context that verifies certificates against the machine's authorities."""
-    context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.sessions = OrderedDict()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if sys.version_info >= (3, 13):  # as `ssl.create_default_context` does
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT

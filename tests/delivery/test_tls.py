@@ -175,7 +175,7 @@ def test_the_sessions_of_a_thousand_hosts_are_kept_at_most(monkeypatch: pytest.M
             self.session = object()
 
     monkeypatch.setattr(tls, "MAX_SESSIONS", 2)
-    context = tls.build_tls_context()
+    client = tls.TlsClient()
     for host in ("a", "b", "a", "c"):
-        context.remember(Session(host))  # type: ignore[arg-type]  # as much of a TLS object as it reads
-    assert list(context.sessions) == ["a", "c"]
+        client.remember(Session(host))  # type: ignore[arg-type]  # as much of a TLS object as it reads
+    assert list(client.sessions) == ["a", "c"]
