@@ -151,11 +151,9 @@ async def test_a_handshake_that_hangs_is_a_timeout_and_delays_no_other_call() ->
 
 @pytest.mark.usefixtures("trust")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda v: v.name)
-async def test_a_new_connection_resumes_the_session_of_the_last_one(
-    version: ssl.TLSVersion, client: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if client == "aiohttp":
-        pytest.skip("aiohttp's client makes a full handshake each time")
+@pytest.mark.parametrize("client", ["own"], indirect=True)
+async def test_a_new_connection_resumes_the_session_of_the_last_one(version: ssl.TLSVersion) -> None:
+    """aiohttp's client makes a full handshake each time."""
     resumed: list[bool | None] = []
 
     async def answer(connection: Connection) -> None:
