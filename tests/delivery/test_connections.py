@@ -241,8 +241,8 @@ class TestNames:
 
     async def test_a_lookup_of_a_call_that_timed_out_is_not_made(self, names: FakeNameServers) -> None:
         async with Receiver(answers(DONE)).listen() as receiver, a_sender(SHORT_TIMEOUT_MS, max_lookups=1) as sender:
-            for host in ("hang.example", "given-up.example", "hang.example"):
-                await call(sender, receiver, host)
+            hosts = ("hang.example", "given-up.example", "hang.example")
+            await asyncio.gather(*(call(sender, receiver, host) for host in hosts))
             names.answer()
             outcome = await call(sender, receiver, "receiver.example")
         assert (outcome.kind, names.lookups) == (OutcomeKind.DONE, ["hang.example", "receiver.example"])
