@@ -204,13 +204,9 @@ class TestEnd:
         assert (outcome.kind, ends) == (OutcomeKind.DONE, [b""])
 
 
+@pytest.mark.parametrize("client", ["own"], indirect=True)
 class TestOwnClient:
     """Promises of later's own client only."""
-
-    @pytest.fixture(autouse=True)
-    def is_own(self, client: str) -> None:
-        if client == "aiohttp":
-            pytest.skip("aiohttp's client promises less")
 
     async def test_endless_session_tickets_end_the_connection(self) -> None:
         tls = identity("receiver")
