@@ -11,6 +11,9 @@ compile := $(venv)/bin/uv pip compile --quiet --python $(python) --universal --p
 # Examples of each property that is tested: a profile of tests/conftest.py.
 examples := quick
 
+# Three test processes for two cores: they wait for stores, timeouts and subprocesses half of the time.
+test_workers = $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2)
+
 # Without its caches, pytest would compile all tests in each of its processes.
 unexport PYTHONDONTWRITEBYTECODE
 # The variables of an activated venv must not affect this project's own.
@@ -30,9 +33,9 @@ install: $(venv)/.dev ## Create .venv with everything for development
 run: $(venv)/.run ## Start later, API and workers; ARGS="--listen 127.0.0.1:9000" passes options
 	@exec $(venv)/bin/later up $(ARGS)
 
-test: $(venv)/.dev ## Run the tests without processes (70 s on two cores); ARGS="-k lease" passes options to pytest
+test: $(venv)/.dev ## Run the tests without processes (85 s on two cores); ARGS="-k lease" passes options to pytest
 	HYPOTHESIS_PROFILE=$(examples) $(python) -m pytest -m "not spark and not system" \
-		--ignore tests/spark --ignore tests/system -n auto $(ARGS)
+		--ignore tests/spark --ignore tests/system -n $(test_workers) $(ARGS)
 
 test-spark: $(venv)/.dev ## Run the tests of Spark's jobs, in one session; they need Java 17 or newer
 	$(python) -m pytest -m "spark and not system" $(ARGS)
