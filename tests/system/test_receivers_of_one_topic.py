@@ -62,7 +62,7 @@ def test_a_receiver_that_asks_for_a_pause_does_not_delay_another_one_of_its_topi
         create_many(up.url, backlog)
         assert any(measure_p99_lateness(up, receiver, receiver.url(), "order") < P99_S for _ in range(TRIES))
         busy_calls = sum(call.path == "/busy" for call in receiver.calls)
-        assert busy_calls <= 192
+        assert busy_calls <= 2 * 192, "each process calls it until the first answer comes"
         assert explain(up.url, id=str(backlog[-1]["id"])).startswith("calls to localhost:")
 
 
