@@ -163,9 +163,12 @@ class Claimer:
             times.pop((request.topic, request.shard), None)  # a large claim of a topic is made in several parts
             if isinstance(result, ClaimResult) and result.wake_at is not None:
                 times[request.topic, request.shard] = result.wake_at
+        earliest: dict[str, int] = {}
+        for (topic, _), at in times.items():
+            earliest[topic] = min(at, earliest.get(topic, at))
         next_times = [] if due_again_at is None else [due_again_at]
         self._fair_share.tasks_wait = False
-        for (topic, _), at in times.items():
+        for topic, at in earliest.items():
             open_slots = self._fair_share.share(topic)
             closed_until = self._origin_share.closed_until(topic, open_slots, now) if open_slots else 0
             self._fair_share.tasks_wait |= not open_slots or closed_until > at
