@@ -37,9 +37,14 @@ class Origin(NamedTuple):
         return _parse_callback(callback)
 
     @property
+    def url_host(self) -> str:
+        """The host as a URL has it: an IPv6 address in brackets."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
     def authority(self) -> str:
         """The host and, unless it is the scheme's own, the port: as the header Host has them."""
-        host = f"[{self.host}]" if ":" in self.host else self.host.removesuffix(".")
+        host = self.url_host.removesuffix(".")
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import socket
-import ssl
 from contextlib import AsyncExitStack
 from functools import lru_cache, partial
 
@@ -19,10 +17,13 @@ from later.core.origin import DEFAULT_PORTS, Origin
 from later.core.policy import Ack
 from later.core.reply import Reply
 from later.delivery.aiohttp_connector import AiohttpConnector, AiohttpResolver, CallState, ReplyTooLong, current_call
-from later.delivery.connector import OpenSocket, is_local_fault, open_socket
+from later.delivery.connector import OpenSocket, explain_lookup_or_tls, is_local_fault, open_socket
 from later.delivery.http_client import (
+    CLOSED,
     LINGER_S,
+    MAX_IDLE_S,
     MAX_REPLY_BYTES,
+    UNREADABLE,
     BrokenReply,
     LocalFault,
     NoConnection,
@@ -33,8 +34,6 @@ from later.delivery.request import CallbackRequest
 from later.delivery.resolver import Resolver
 from later.delivery.tls import build_tls_context
 
-KEEPALIVE_S = 4.0
-"""How long an idle connection is kept: Node.js closes it after five seconds."""
 CALL_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError)
 """Errors that receivers, networks and name servers cause. A timeout and an error of TLS are an OSError, too."""
 LATER_AFTER = istr("later-after")
@@ -42,7 +41,6 @@ LATER_REASON = istr("later-reason")
 MAX_HEADERS = 2000
 HTTP_VERSIONS = (aiohttp.HttpVersion10, aiohttp.HttpVersion11)
 NOT_HTTP = "it is not HTTP"
-CLOSED = "the client was closed"
 LARGE_BODY_BYTES = 1 << 20
 """aiohttp wants a longer body as a file, and writes it in pieces: other calls go on in between."""
 
@@ -72,7 +70,7 @@ class AiohttpClient:
         build = partial(
             AiohttpConnector, max_idle=self._max_idle, open_socket=self._open_socket, resolver=resolver, ssl=tls
         )
-        self._pooled = await self._open_session(build(keepalive_timeout=KEEPALIVE_S))
+        self._pooled = await self._open_session(build(keepalive_timeout=MAX_IDLE_S))
         self._unpooled = await self._open_session(build(force_close=True))
 
     async def close(self) -> None:
@@ -160,8 +158,7 @@ class AiohttpClient:
 @lru_cache(maxsize=4096)
 def build_url(origin: Origin, target: str) -> URL:
     """Return the URL with which aiohttp sends this target as it is: yarl would turn `%41` into `A`."""
-    host = f"[{origin.host}]" if ":" in origin.host else origin.host
-    authority = host if origin.port == DEFAULT_PORTS[origin.scheme] else f"{host}:{origin.port}"
+    authority = origin.url_host if origin.port == DEFAULT_PORTS[origin.scheme] else f"{origin.url_host}:{origin.port}"
     if target.find("?") == len(target) - 1:  # the query is empty: as a part of the path, because yarl drops it
         return URL.build(scheme=origin.scheme, authority=authority, path=target, encoded=True)
     return URL(f"{origin.scheme}://{authority}{target}", encoded=True)
@@ -202,7 +199,7 @@ def _had_connection(error: Exception) -> bool:
 async def _read_reply(response: aiohttp.ClientResponse, state: CallState, deadline: asyncio.Timeout, ack: Ack) -> Reply:
     """Return the reply. A body that decides nothing, such as that of an error status, gets `LINGER_S` only."""
     if response.status == 101:
-        raise BrokenReply("it is not HTTP, or its headers are too long")
+        raise BrokenReply(UNREADABLE)
     if 200 <= response.status < 300 and ack is not Ack.STATUS:
         return _build_reply(response, await _read_body(response))
     state.decisive_reply = _build_reply(response, None)
@@ -247,15 +244,11 @@ def _explain_no_connection(error: Exception) -> str:
     """Return why there is no connection. aiohttp's own texts contain the URL, whose query may be a secret."""
     if not isinstance(error, aiohttp.ClientConnectorError):
         return type(error).__name__
-    match error.os_error:
-        case socket.gaierror() as cause:
-            return f"the name lookup failed: {cause.strerror or 'no address'}"
-        case ssl.SSLCertVerificationError() as cause:
-            return f"the certificate was refused: {cause.verify_message}"
-        case ssl.SSLError() as cause:
-            return f"TLS failed: {cause.reason or 'no reason given'}"
-        case cause:
-            return os.strerror(cause.errno) if cause.errno else type(cause).__name__
+    cause = error.os_error
+    known = explain_lookup_or_tls(cause)
+    if known is not None:
+        return known
+    return os.strerror(cause.errno) if cause.errno else type(cause).__name__
 
 
 def _explain_proxy_failure(error: Exception) -> str:
@@ -279,7 +272,7 @@ def _explain_broken_reply(error: Exception) -> str:
         case aiohttp.ClientPayloadError():
             return "the body was cut off"
         case aiohttp.ClientResponseError() | HttpProcessingError():
-            return f"{NOT_HTTP}, or its headers are too long"
+            return UNREADABLE
         case OSError(errno=int(number)):
             return os.strerror(number)
         case _:

@@ -123,7 +123,7 @@ class Connector:
 
 
 def is_local_fault(error: OSError, addresses: Sequence[AddrInfoType]) -> bool:
-    """Return True if this machine could not open a connection to any of these addresses, whoever is there.
+    """Return True if a connection to these addresses failed for a reason of this machine, and not of a receiver.
 
     "Cannot assign requested address" has two causes: no free port, or no address of this machine from which that one
     can be reached, such as `::1` without IPv6.
@@ -153,12 +153,20 @@ def _translate(error: OSError, addresses: Sequence[AddrInfoType]) -> Exception:
     """Return the error to be raised for this one, with a text that reveals nothing of the URL."""
     if is_local_fault(error, addresses):
         return LocalFault(", ".join(os.strerror(number) for number in sorted(_error_numbers(error) & OWN_ERRNOS)))
+    numbers = sorted(_error_numbers(error))
+    return NoConnection(
+        explain_lookup_or_tls(error) or ", ".join(map(os.strerror, numbers)) or "the connection was closed"
+    )
+
+
+def explain_lookup_or_tls(error: OSError) -> str | None:
+    """Return why a name lookup or a TLS handshake failed; None if the error is of neither."""
     match error:
         case socket.gaierror():
-            return NoConnection(f"the name lookup failed: {error.strerror or 'no address'}")
+            return f"the name lookup failed: {error.strerror or 'no address'}"
         case ssl.SSLCertVerificationError():
-            return NoConnection(f"the certificate was refused: {error.verify_message}")
+            return f"the certificate was refused: {error.verify_message}"
         case ssl.SSLError():
-            return NoConnection(f"TLS failed: {error.reason or 'no reason given'}")
-    numbers = sorted(_error_numbers(error))
-    return NoConnection(", ".join(map(os.strerror, numbers)) or "the connection was closed")
+            return f"TLS failed: {error.reason or 'no reason given'}"
+        case _:
+            return None

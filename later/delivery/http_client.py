@@ -20,7 +20,11 @@ READ_BYTES = 32
 """The bytes that each read of the socket counts besides its own: a segment of one byte costs as much as a long one."""
 LINGER_S = 0.1
 """How long to wait for the body of a reply that its status has decided: reading it only saves the connection."""
+MAX_IDLE_S = 4.0
+"""How long an idle connection is kept: shorter than the five seconds after which Node.js closes it."""
 
+CLOSED = "the client was closed"
+UNREADABLE = "it is not HTTP, or its headers are too long"
 
 OWN_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Errors of this machine: a call to any receiver would have met them."""

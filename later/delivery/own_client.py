@@ -16,14 +16,12 @@ from later.core.reply import Reply
 from later.delivery.connection import Connection, ConnectionLost
 from later.delivery.connector import Connector, OpenSocket, open_socket
 from later.delivery.deadlines import Deadlines
-from later.delivery.http_client import BrokenReply, LocalFault, ProxyFailed
+from later.delivery.http_client import CLOSED, BrokenReply, LocalFault, ProxyFailed
 from later.delivery.pool import ConnectionPool
 from later.delivery.proxy import NO_CONNECTION_IN_TIME, Proxy
 from later.delivery.request import CallbackRequest
 from later.delivery.resolver import Resolver
 from later.delivery.tls import TlsClient
-
-CLOSED = "the client was closed"
 
 
 class OwnClient:

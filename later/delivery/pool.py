@@ -7,9 +7,8 @@ from collections import OrderedDict
 
 from later.core.origin import Origin
 from later.delivery.connection import Connection
+from later.delivery.http_client import MAX_IDLE_S
 
-MAX_IDLE_S = 4.0
-"""Shorter than the five seconds after which Node.js closes an idle connection."""
 SWEEP_S = 0.25
 """How much later than that an idle connection is closed at most."""
 

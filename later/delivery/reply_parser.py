@@ -5,7 +5,7 @@ from __future__ import annotations
 import httptools
 
 from later.core.reply import Reply
-from later.delivery.http_client import MAX_HEARD_BYTES, MAX_REPLY_BYTES, READ_BYTES, BrokenReply
+from later.delivery.http_client import MAX_HEARD_BYTES, MAX_REPLY_BYTES, READ_BYTES, UNREADABLE, BrokenReply
 
 MAX_HEAD_BYTES = 65_536
 """The longest head of a reply, with its interim responses, trailers and the framing of its chunks."""
@@ -18,8 +18,6 @@ READ_HEADERS = frozenset({
     b"proxy-status", b"x-squid-error", b"x-smokescreen-error",
 })  # fmt: skip
 HTTP_VERSIONS = frozenset({"1.0", "1.1"})
-
-UNREADABLE = "it is not HTTP, or its headers are too long"
 
 
 class ReplyParser:

@@ -45,5 +45,4 @@ class OriginHolds:
 
 def _encode(origin: Origin) -> str:
     """Return a URL of the origin."""
-    host = f"[{origin.host}]" if ":" in origin.host else origin.host
-    return f"{origin.scheme}://{host}:{origin.port}"
+    return f"{origin.scheme}://{origin.url_host}:{origin.port}"
