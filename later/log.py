@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TextIO
 
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
+
+from later.core.audit_event import AUDIT_LOGGER
 
 LIBRARIES_LEVEL = logging.WARNING
 """Events of aiohttp and asyncio below this level concern only themselves."""
@@ -56,9 +60,34 @@ def setup(format: str, level: str, stream: TextIO | None = None, process: int | 
             foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, *shared],
         )
     )
+    _setup_audit_log(out, process)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(LIBRARIES_LEVEL, logging.getLevelNamesMapping()[level.upper()]))
+
+
+def _setup_audit_log(out: _SafeStream, process: int | None) -> None:
+    """Write audit events as JSON, whatever the format and the level of the others: a program reads them."""
+    handler: logging.StreamHandler[_SafeStream] = logging.StreamHandler(out)
+    handler.setFormatter(_AuditFormatter(process))
+    audit = logging.getLogger(AUDIT_LOGGER)
+    audit.handlers[:] = [handler]
+    audit.setLevel(logging.INFO)
+    audit.propagate = False
+
+
+class _AuditFormatter(logging.Formatter):
+    """Formats an audit event, which is a mapping, as one line of JSON without secrets."""
+
+    def __init__(self, process: int | None) -> None:
+        super().__init__()
+        self._process = {} if process is None else {"process": process}
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+        fields = record.msg if isinstance(record.msg, Mapping) else {"event": record.getMessage()}
+        event = {**fields, "logger": record.name, "level": "info", **self._process, "timestamp": at}
+        return json.dumps(hide_secrets(None, "info", event))
 
 
 class _SafeStream:

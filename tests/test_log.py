@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
+from later.core.audit_event import AUDIT_LOGGER
 from later.log import HIDDEN, bare_url, setup
 
 
@@ -31,12 +32,14 @@ class FullDisk(io.StringIO):
 @pytest.fixture(autouse=True)
 def restore_logging() -> Iterator[None]:
     """Restore the logging of the other tests."""
-    root = logging.getLogger()
-    before = (root.handlers[:], root.level)
+    loggers = (logging.getLogger(), logging.getLogger(AUDIT_LOGGER))
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     yield
     structlog.reset_defaults()
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def logger(stream: io.StringIO, format: str = "json", level: str = "info") -> Any:
@@ -160,3 +163,16 @@ def test_a_log_that_cannot_be_written_raises_nothing() -> None:
 )
 def test_a_bare_url_has_no_credentials_query_or_fragment(url: str, bare: str) -> None:
     assert bare_url(url) == bare
+
+
+def test_audit_events_are_json_whatever_the_format_and_the_level_and_hold_no_secret() -> None:
+    stream = io.StringIO()
+    setup("console", "error", stream, process=2)
+    event = {"event": "key made", "key": "cli:ann", "secret": "whsec_x", "after": {"callback": "http://u:p@h/x?k=1"}}
+    logging.getLogger(AUDIT_LOGGER).info(event)
+    (line,) = lines(stream)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        **event, "logger": "later.audit", "level": "info", "process": 2, "secret": HIDDEN,
+        "after": {"callback": "http://h/x"},
+    }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -27,6 +28,15 @@ def load_config(command: str, flags: Mapping[str, str | None]) -> Config:
     return config
 
 
+def this_user() -> str:
+    """Return who runs this command, as an audit event names them: `cli:<user>`."""
+    uid = os.geteuid()
+    try:
+        return f"cli:{pwd.getpwuid(uid).pw_name}"
+    except KeyError:  # containers often have no account for their user
+        return f"cli:{uid}"
+
+
 def run_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> int:
     """Open the store, run `work` with it, and return the exit code.
 
@@ -40,7 +50,10 @@ def run_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> i
         try:
             clock = Clock(time.monotonic, time.time)
             async with aclosing(await open_store(settings, clock, config.policy, config.shards)) as store:
-                return await work(store)
+                try:
+                    return await work(store)
+                finally:
+                    await store.audit_trail.flush_or_log()
         except StoreDown as error:
             # By default `later up` keeps its store in a directory that other commands use only with --data.
             is_data_forgotten = (

@@ -49,6 +49,7 @@ CLOCK_EVERY_MS = 1000
 POLICIES_EVERY_MS = 1000
 EVENT_LOOP_EVERY_MS = 500
 HEARTBEAT_EVERY_MS = 2000
+AUDIT_EVERY_MS = 1000
 REQUEST_GRACE_S = 5.0
 """How long a stop waits for requests in flight: longer than the store may take to answer."""
 
@@ -89,6 +90,10 @@ class Service:
             build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
             build_ticker("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
         ]
+        if command in API_COMMANDS:
+            audit_ticker = build_ticker("audit", self.write_audit_events, AUDIT_EVERY_MS)
+            self._store.audit_trail.on_record = audit_ticker.wake
+            self._tickers.append(audit_ticker)
         self._sender = build_sender(config)
         self._worker: Worker | None = None
         if command in WORKER_COMMANDS:
@@ -198,6 +203,7 @@ class Service:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._store.aclose)
             stack.push_async_callback(self.remove_heartbeat)
+            stack.push_async_callback(self._store.audit_trail.flush_or_log)
             stack.push_async_callback(self.cancel_tickers)
             await wait_for_all(self.stop_worker(), self._runner.cleanup())
 
@@ -240,6 +246,9 @@ class Service:
     async def send_heartbeat(self, now: int) -> TickResult:
         await self._store.stats.heartbeat(self._instance, (await self._store.time.now()).low)
         return TickResult(0, None)
+
+    async def write_audit_events(self, now: int) -> TickResult:
+        return TickResult(await self._store.audit_trail.flush(), None)
 
     async def measure_event_loop(self, now: int) -> TickResult:
         """Measure how much later than planned the event loop has come back to this ticker."""

@@ -13,6 +13,7 @@
 |                         |        | `version:<v>` → itself, of the last versions                             |
 | `{later:topics}:ramps`  | zset   | topic → when it is at full speed again                                   |
 | `{later:topics}:origins` | zset | topic → when the last hold of one of its origins ends                   |
+| `{later:auth}:audit`    | stream | the last 10,000 audit events, each as JSON in the field `event`          |
 | `later:origins:<t>`     | zset   | origin that asked for a pause → when its hold ends; 1,000 at most        |
 | `later:flow:<t>`        | hash   | the permits granted of a topic's rate and concurrency, if it has limits  |
 | `{later:0}:pool`        | hash   | id → body                                                                |
@@ -111,6 +112,7 @@ class Keys:
         self.policy_changes = b"{%s:topics}:changes" % prefix.encode()
         self.ramps = b"{%s:topics}:ramps" % prefix.encode()
         self.held_origin_topics = b"{%s:topics}:origins" % prefix.encode()
+        self.audit_trail = b"{%s:auth}:audit" % prefix.encode()
         self._origin_holds_prefix = prefix.encode() + b":origins:"
         self._permits_prefix = prefix.encode() + b":flow:"
         self.shards = [Shard(prefix, index) for index in range(shards)]

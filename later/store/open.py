@@ -9,6 +9,7 @@ from functools import partial
 from later.core.clock import Clock, StoreTime
 from later.core.errors import StoreEmpty
 from later.core.policy import DEFAULT_POLICY, Policy
+from later.store.audit_trail import AuditTrail
 from later.store.bulk_jobs import BulkJobs
 from later.store.client import Client, connect
 from later.store.cursor import Listing
@@ -49,6 +50,7 @@ class Store:
     permits: Permits
     origin_holds: OriginHolds
     policies: PolicyBook
+    audit_trail: AuditTrail
     scanner: Scanner
     doctor: Doctor
 
@@ -78,6 +80,7 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
         permits=Permits(client, keys, instance),
         origin_holds=OriginHolds(client, keys),
         policies=PolicyBook(client, keys, policy, clock.monotonic),
+        audit_trail=AuditTrail(client, keys, clock),
         scanner=Scanner(client, keys),
         doctor=Doctor(client, keys),
     )

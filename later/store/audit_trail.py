@@ -1,0 +1,123 @@
+"""The audit trail: each event is a line of the log at once, and soon an entry of a stream in the store.
+
+No action waits for its entry or fails because of it: `record` only keeps the event, and `flush` writes what was kept.
+While the store is away, the latest events are kept, and the log has them all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+
+from later.core.audit_event import AUDIT_LOGGER, AuditEvent
+from later.core.clock import Clock
+from later.core.errors import LaterError
+from later.store.client import Client
+from later.store.keys import Keys
+
+MAX_EVENTS = 10_000
+"""Events that the store keeps; up to a node of the stream more, because it is trimmed by whole nodes (`MAXLEN ~`)."""
+MAX_WAITING = 1_000
+"""Events that a process keeps while the store is away."""
+MAX_WRITTEN = 100
+"""Events written in one round trip."""
+PAGE_SIZE = 1_000
+
+_audit_log = logging.getLogger(AUDIT_LOGGER)
+log = structlog.get_logger("later.audit_trail")
+_encode = msgspec.json.Encoder().encode
+
+
+class AuditEntry(NamedTuple):
+    """An event of the trail: when it happened (ms of the store's clock), and its fields as JSON."""
+
+    at: int
+    fields: dict[str, Any]
+
+
+class AuditTrail:
+    """Records events, and reads them back. `on_record`, if it is set, is called when there is something to flush."""
+
+    def __init__(self, client: Client, keys: Keys, clock: Clock) -> None:
+        self._client = client
+        self._key = keys.audit_trail
+        self._clock = clock
+        self._waiting: deque[bytes] = deque()
+        self._dropped = 0
+        self.on_record: Callable[[], None] | None = None
+
+    def record(self, event: AuditEvent) -> None:
+        """Log an event, and keep it for `flush`. It never waits and never raises.
+
+        The process must be one that flushes: a daemon does so by a ticker and at its stop, a command when it closes the
+        store (`run_with_store`).
+        """
+        fields = event.as_fields()
+        _audit_log.info(fields)
+        at = {"at": self._clock.now().low} if self._clock.is_steady() else {}
+        self._waiting.append(_encode({**at, **fields}))
+        self._drop_oldest()
+        if self.on_record is not None:
+            self.on_record()
+
+    async def flush(self) -> int:
+        """Write the events that wait, oldest first, and return how many.
+
+        An event may be written twice, if the store's answer to the first write was lost.
+
+        Raises:
+            StoreDown: those not written yet wait for the next call.
+        """
+        written = 0
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(MAX_WRITTEN, len(self._waiting)))]
+            add = ("XADD", self._key, "MAXLEN", "~", MAX_EVENTS, "*", "event")
+            try:
+                await self._client.execute_all("audit", [(*add, event) for event in batch])
+            except BaseException:
+                self._waiting.extendleft(reversed(batch))
+                self._drop_oldest()
+                raise
+            written += len(batch)
+        if self._dropped:
+            log.warning("audit events not stored", events=self._dropped)
+            self._dropped = 0
+        return written
+
+    async def flush_or_log(self) -> None:
+        """Write the events that wait, at the end of a process. If the store is away, only the log has them."""
+        try:
+            await self.flush()
+        except LaterError as error:
+            log.warning("audit events not stored", events=len(self._waiting) + self._dropped, reason=str(error))
+
+    async def read(self, since: int = 0, key: str | None = None) -> AsyncIterator[AuditEntry]:
+        """Yield the events since a time (ms of the store's clock), oldest first; with `key`, only those of that key.
+
+        Raises:
+            StoreDown: the store cannot be reached.
+        """
+        start = str(since)
+        while True:
+            command = ("XRANGE", self._key, start, "+", "COUNT", PAGE_SIZE)
+            page = await self._client.execute("audit_trail", command)
+            for entry_id, values in page:
+                fields = msgspec.json.decode(values[b"event"])
+                at = fields.pop("at", None)
+                stored_at = int(entry_id.partition(b"-")[0])
+                entry = AuditEntry(stored_at if at is None else at, fields)
+                if entry.at >= since and key in (None, fields.get("key")):
+                    yield entry
+            if len(page) < PAGE_SIZE:
+                return
+            start = "(" + page[-1][0].decode()
+
+    def _drop_oldest(self) -> None:
+        while len(self._waiting) > MAX_WAITING:
+            self._waiting.popleft()
+            self._dropped += 1

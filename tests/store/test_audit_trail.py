@@ -1,0 +1,111 @@
+"""The audit trail: events are in the log at once, and soon in the store, whatever state the store is in."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from later.core.audit_event import AUDIT_LOGGER, AuditAction, AuditEvent, AuditOutcome
+from later.store.audit_trail import MAX_EVENTS, MAX_WAITING
+from tests.store_fixture import StoreFixture
+
+
+def an_event(key: str | None = "AbCd1234", **details: Any) -> AuditEvent:
+    return AuditEvent(
+        action=AuditAction.TOPIC_PURGED,
+        key=key,
+        peer="10.0.0.9",
+        namespace="shop",
+        details={"topic": "shop/a", **details},
+    )
+
+
+async def recorded(store: StoreFixture, since: int = 0, key: str | None = None) -> list[dict[str, Any]]:
+    return [entry.fields async for entry in store.audit_trail.read(since, key)]
+
+
+async def break_key(store: StoreFixture) -> None:
+    """Let the store refuse each event, until the key is removed."""
+    await store.redis.set(store.keys.audit_trail, "not a stream")
+
+
+async def test_an_event_is_logged_at_once_and_read_back_from_the_store_after_a_flush(
+    store: StoreFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, AUDIT_LOGGER):
+        store.audit_trail.record(an_event(tasks=7, reason=None))
+    fields = {
+        "event": "topic purged", "key": "AbCd1234", "peer": "10.0.0.9", "namespace": "shop", "outcome": "done",
+        "topic": "shop/a", "tasks": 7,
+    }  # fmt: skip
+    assert [record.msg for record in caplog.records] == [fields]
+    assert await recorded(store) == []
+    assert await store.audit_trail.flush() == 1
+    assert await recorded(store) == [fields]
+
+
+async def test_events_are_read_by_key_and_from_a_time_on(store: StoreFixture) -> None:
+    await store.time.measure()
+    store.audit_trail.record(an_event("first"))
+    await store.audit_trail.flush()
+    (entry,) = [entry async for entry in store.audit_trail.read()]
+    now = (await store.time.now()).high
+    assert now - 60_000 < entry.at <= now
+    store.audit_trail.record(an_event("cli:ann"))
+    await store.audit_trail.flush()
+    assert [fields["key"] for fields in await recorded(store)] == ["first", "cli:ann"]
+    assert [fields["key"] for fields in await recorded(store, key="cli:ann")] == ["cli:ann"]
+    assert [fields["key"] for fields in await recorded(store, since=entry.at)] == ["first", "cli:ann"]
+    assert await recorded(store, since=now + 60_000) == []
+
+
+async def test_events_wait_while_the_store_takes_none_and_the_oldest_are_dropped_and_counted(
+    store: StoreFixture,
+) -> None:
+    await break_key(store)
+    store.audit_trail.record(an_event("dropped"))
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        await store.audit_trail.flush()
+    for number in range(MAX_WAITING):
+        store.audit_trail.record(an_event(f"kept{number}"))
+    await store.redis.delete(store.keys.audit_trail)
+    with capture_logs() as logs:
+        assert await store.audit_trail.flush() == MAX_WAITING
+    assert logs == [{"event": "audit events not stored", "log_level": "warning", "events": 1}]
+    assert [fields["key"] for fields in await recorded(store)] == [f"kept{number}" for number in range(MAX_WAITING)]
+
+
+async def test_the_end_of_a_process_says_how_many_events_only_the_log_has(store: StoreFixture) -> None:
+    await break_key(store)
+    store.audit_trail.record(an_event())
+    with capture_logs() as logs:
+        await store.audit_trail.flush_or_log()
+    assert [(entry["event"], entry["events"]) for entry in logs] == [("audit events not stored", 1)]
+
+
+async def test_the_store_keeps_the_last_ten_thousand_events_and_at_most_a_node_more(store: StoreFixture) -> None:
+    for number in range(MAX_EVENTS + 1500):
+        store.audit_trail.record(an_event(str(number)))
+        if number % MAX_WAITING == MAX_WAITING - 1:
+            await store.audit_trail.flush()
+    await store.audit_trail.flush()
+    keys = [fields["key"] for fields in await recorded(store)]
+    assert keys == [str(number) for number in range(MAX_EVENTS + 1500 - len(keys), MAX_EVENTS + 1500)]
+    assert MAX_EVENTS <= len(keys) <= MAX_EVENTS + 200
+
+
+async def test_recording_wakes_the_one_that_flushes(store: StoreFixture) -> None:
+    wakes: list[None] = []
+    store.audit_trail.on_record = lambda: wakes.append(None)
+    store.audit_trail.record(an_event())
+    assert len(wakes) == 1
+
+
+def test_an_event_says_how_its_action_ended() -> None:
+    event = AuditEvent(action=AuditAction.KEY_MADE, key="cli:ann", outcome=AuditOutcome.UNKNOWN)
+    assert event.as_fields() == {
+        "event": "key made", "key": "cli:ann", "peer": None, "namespace": None, "outcome": "unknown",
+    }  # fmt: skip
