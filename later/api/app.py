@@ -8,6 +8,7 @@ from functools import partial
 from aiohttp import web
 
 from later.api.about import AboutHandlers
+from later.api.authorization import Authorization, NoScope
 from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
 from later.api.cross_site import CrossSiteProtection
 from later.api.edits import EditHandlers
@@ -18,10 +19,11 @@ from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
-from later.api.routes import CROSS_SITE_PROTECTION, REQUESTS, ROUTES, Route, Scope
+from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES, Route
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
+from later.core.api_keys import Scope
 from later.core.errors import LaterError
 from later.metrics import Exposition, Metrics
 from later.store.open import Store
@@ -43,6 +45,7 @@ def build_app(
     remember_ms: int,
     max_pending_writes: int,
     lease_ms: int,
+    authorization: Authorization,
     cross_site_protection: CrossSiteProtection,
     why_not_ready: Callable[[], Awaitable[LaterError | None]],
     exposition: Callable[[str], Awaitable[Exposition]],
@@ -100,6 +103,7 @@ def build_app(
     ]
     return _build_from_routes(
         [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)],
+        authorization,
         cross_site_protection,
         metrics,
     )
@@ -107,13 +111,15 @@ def build_app(
 
 def build_health_app(
     *,
+    authorization: Authorization,
     cross_site_protection: CrossSiteProtection,
     metrics: Metrics,
     why_not_ready: Callable[[], Awaitable[LaterError | None]],
     exposition: Callable[[str], Awaitable[Exposition]],
 ) -> web.Application:
     """Build the application of `later worker --health`."""
-    return _build_from_routes(_health_routes(why_not_ready, exposition), cross_site_protection, metrics)
+    routes = _health_routes(why_not_ready, exposition)
+    return _build_from_routes(routes, authorization, cross_site_protection, metrics)
 
 
 def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
@@ -149,14 +155,14 @@ def _health_routes(
 ) -> list[Route]:
     health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
     return [
-        Route("GET", "/livez", health.live, Scope.OPEN, is_health=True),
-        Route("GET", "/readyz", health.ready, Scope.OPEN, is_health=True),
+        Route("GET", "/livez", health.live, NoScope.OPEN, is_health=True),
+        Route("GET", "/readyz", health.ready, NoScope.OPEN, is_health=True),
         Route("GET", "/metrics", health.metrics, Scope.METRICS, is_health=True),
     ]
 
 
 def _build_from_routes(
-    routes: Sequence[Route], cross_site_protection: CrossSiteProtection, metrics: Metrics
+    routes: Sequence[Route], authorization: Authorization, cross_site_protection: CrossSiteProtection, metrics: Metrics
 ) -> web.Application:
     """Build an application of these routes, and of those that tell about them.
 
@@ -165,9 +171,9 @@ def _build_from_routes(
     about = AboutHandlers()
     routes = [
         *routes,
-        Route("GET", "/", about.list_routes, Scope.OPEN),
-        Route("GET", "/version", about.version, Scope.OPEN),
-        Route("GET", "/problems/{name}", about.problem, Scope.OPEN),
+        Route("GET", "/", about.list_routes, NoScope.OPEN),
+        Route("GET", "/version", about.version, NoScope.OPEN),
+        Route("GET", "/problems/{name}", about.problem, NoScope.OPEN),
     ]
     app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BATCH_BYTES)
     for route in routes:
@@ -175,6 +181,7 @@ def _build_from_routes(
         add = app.router.add_get if route.method == "GET" else partial(app.router.add_route, route.method)
         add(route.path, route.answer, expect_handler=_wait_for_handler)
     app[ROUTES] = routes
+    app[AUTHORIZATION] = authorization
     app[CROSS_SITE_PROTECTION] = cross_site_protection
     app[REQUESTS] = metrics.requests
     return app

@@ -12,7 +12,9 @@ from later.core.errors import (
     CrossSite,
     InFlight,
     LaterError,
+    NotAllowed,
     NotFound,
+    NotKnown,
     NotReady,
     Refused,
     StoreDown,
@@ -20,6 +22,7 @@ from later.core.errors import (
     StoreMismatch,
     TooLarge,
     TooManyWaiting,
+    TooOften,
     UnknownExpectation,
     Unsupported,
 )
@@ -48,6 +51,23 @@ REFUSED = ProblemType(
     "refused", 400, "Bad Request",
     "The request breaks a rule. `field` names the part that is wrong, `detail` says what is taken there.",
     "Correct the request. Sending the same one again has the same answer.",
+)  # fmt: skip
+NO_KEY = ProblemType(
+    "no-key", 401, "Unauthorized",
+    "The call needs an API key, and came without one, with one that is unknown or revoked, or with one that has\n"
+    "ended.",
+    "Send the header `Authorization: Bearer later_…`. The operator makes keys, like this one that may read:\n"
+    "later keys create NAME --scopes read",
+)  # fmt: skip
+NOT_ALLOWED = ProblemType(
+    "not-allowed", 403, "Forbidden",
+    "The API key is known, and is not for this call, or not for the namespace that the call names.",
+    "Use another key. The operator sees what a key may do with `later keys show ID`, and makes keys for more.",
+)  # fmt: skip
+TOO_OFTEN = ProblemType(
+    "too-often", 429, "Too Many Requests",
+    "The API key is for a number of tasks a second, and more were sent. Each item of a batch is one.",
+    "Send the same request again, after Retry-After. A batch may have a second's worth of tasks at most.",
 )  # fmt: skip
 CROSS_SITE = ProblemType(
     "cross-site", 403, "Refused: another site's page or another host's name",
@@ -126,8 +146,8 @@ TOO_MANY_WAITING = ProblemType(
 PROBLEM_TYPES = {
     type.name: type
     for type in (
-        REFUSED, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, IN_FLIGHT, CHANGED, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY,
-        STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING,
+        REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, IN_FLIGHT, CHANGED, TOO_LARGE,
+        UNSUPPORTED, FAULT, STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING,
     )
 }  # fmt: skip
 """All types, by name."""
@@ -137,6 +157,9 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (UnknownExpectation, UNSUPPORTED._replace(status=417)),
     (Unsupported, UNSUPPORTED),
     (CrossSite, CROSS_SITE),
+    (NotKnown, NO_KEY),
+    (NotAllowed, NOT_ALLOWED),
+    (TooOften, TOO_OFTEN),
     (Refused, REFUSED),
     (NotFound, NO_SUCH_TASK),
     (InFlight, IN_FLIGHT),

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from later.api.authorization import CALLER, Authorization, NoScope
 from later.api.cross_site import CrossSiteProtection
 from later.api.requests import check_query
+from later.core.api_keys import Scope
 from later.metrics.http_requests import RequestMetrics
 
 
-class Scope(StrEnum):
-    """The permission that a route needs, by its effect on tasks. An open route needs none."""
-
-    CREATE = "create"
-    READ = "read"
-    EDIT = "edit"
-    ADMIN = "admin"
-    METRICS = "metrics"
-    OPEN = "open"
-
-
 class Route(NamedTuple):
-    """A method and a path, the handler that answers there, its scope, and the parameters that its query may have.
+    """A method and a path, the handler that answers there, what it asks of a caller, and its query's parameters.
 
     A fast POST route is answered without the router, if it has no query. A health route is answered whatever its query
     is, and to pages of other sites, too.
@@ -35,7 +25,7 @@ class Route(NamedTuple):
     method: str
     path: str
     handler: Handler
-    scope: Scope
+    scope: Scope | NoScope
     query: tuple[str, ...] = ()
     is_fast: bool = False
     is_health: bool = False
@@ -46,12 +36,14 @@ class Route(NamedTuple):
         return self.path.replace(":[^/]+", "")
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Check the query, and return the handler's answer."""
+        """Check the caller and the query, and return the handler's answer."""
+        request[CALLER] = await request.app[AUTHORIZATION].admit(request, self.scope)
         if not self.is_health:
             check_query(request, self.query)
         return await self.handler(request)
 
 
+AUTHORIZATION = web.AppKey("authorization", Authorization)
 CROSS_SITE_PROTECTION = web.AppKey("cross_site_protection", CrossSiteProtection)
 REQUESTS = web.AppKey("requests", RequestMetrics)
 ROUTES = web.AppKey("routes", Sequence[Route])

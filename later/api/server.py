@@ -13,9 +13,10 @@ from aiohttp.http import HttpVersion11
 from aiohttp.http_exceptions import ContentEncodingError, InvalidURLError
 from aiohttp.typedefs import Handler
 
+from later.api.authorization import CALLER
 from later.api.problems import error_response, fault_response, new_incident
 from later.api.requests import ACCEPTED_ENCODINGS, check_expectation, unsupported_encoding
-from later.api.routes import CROSS_SITE_PROTECTION, REQUESTS, ROUTES
+from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES
 from later.core.errors import Refused
 from later.metrics.http_requests import OTHER_ROUTE
 
@@ -44,11 +45,16 @@ class _Dispatcher:
 
     def __init__(self, application: web.Application, handle: Handler) -> None:
         routes = application[ROUTES]
+        self._admit = application[AUTHORIZATION].admit
         self._check_cross_site = application[CROSS_SITE_PROTECTION].check
         self._health_paths = frozenset(route.path for route in routes if route.is_health)
         self._metrics = metrics = application[REQUESTS].add_routes([*dict.fromkeys(route.template for route in routes)])
         self.unrouted = metrics[OTHER_ROUTE]
-        self._fast = {route.path: (route.handler, metrics[route.template].observe) for route in routes if route.is_fast}
+        self._fast = {
+            route.path: (route.handler, route.scope, metrics[route.template].observe)
+            for route in routes
+            if route.is_fast
+        }
         self._handle = handle
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -69,8 +75,9 @@ class _Dispatcher:
             return response
         if fast is None:
             return await self._route(request, started)
-        handler, observe = fast
+        handler, scope, observe = fast
         try:
+            request[CALLER] = await self._admit(request, scope)
             answer = await handler(request)
         except Exception as error:
             answer = error_response(request, error)

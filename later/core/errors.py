@@ -40,6 +40,33 @@ class CrossSite(Refused):
     """The caller's fault: a web page of another site made a browser send this, or it is addressed to another host."""
 
 
+class Denied(Refused):
+    """The caller's fault: its key is missing or does not allow this. `reason` is the kind of denial, a metric's label.
+
+    The reasons are `no_key`, `mistyped`, `unknown`, `ended`, `scope`, `namespace` and `rate`.
+    """
+
+    def __init__(self, detail: str, field: str | None = None, *, reason: str) -> None:
+        super().__init__(detail, field)
+        self.reason = reason
+
+
+class NotKnown(Denied):
+    """The caller's fault: it sent no key, or one that this server does not know, or that has ended."""
+
+
+class NotAllowed(Denied):
+    """The caller's fault: its key is not for this call, or not for this namespace."""
+
+
+class TooOften(Denied):
+    """The caller's fault: it sent more tasks than its key allows in a second. It may go on after `retry_after_s`."""
+
+    def __init__(self, detail: str, retry_after_s: int) -> None:
+        super().__init__(detail, reason="rate")
+        self.retry_after_s = retry_after_s
+
+
 class InputUnreadable(LaterError):
     """The caller's fault: a file or a table does not exist, or cannot be read; the text says why."""
 

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from later import __version__
 from later.api.app import build_app, build_health_app
+from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
 from later.config import API_COMMANDS, WORKER_COMMANDS, Config
@@ -127,6 +128,7 @@ class Service:
         cross_site_protection = CrossSiteProtection(config.allow_hosts | own_hosts, config.allow_origins)
         if self._command not in API_COMMANDS:
             return build_health_app(
+                authorization=Authorization(),
                 cross_site_protection=cross_site_protection,
                 metrics=metrics,
                 why_not_ready=why_not_ready,
@@ -139,6 +141,7 @@ class Service:
             remember_ms=config.remember_ms,
             max_pending_writes=config.max_pending_writes,
             lease_ms=config.lease_ms,
+            authorization=Authorization(),
             cross_site_protection=cross_site_protection,
             why_not_ready=why_not_ready,
             exposition=exposition,

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from yarl import URL
 
 from later.api.app import build_app
+from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
 from later.core.clock import Clock, rfc3339
@@ -130,6 +131,7 @@ async def serve_api(
     policy: Policy | None = None,
     max_body: int = 1024 * 1024,
     max_pending_writes: int = 10_000,
+    authorization: Authorization | None = None,
     cross_site_protection: CrossSiteProtection | None = None,
     fake_store: bool = False,
 ) -> AsyncIterator[ApiFixture]:
@@ -161,6 +163,7 @@ async def serve_api(
         remember_ms=7 * DAY_MS,
         max_pending_writes=max_pending_writes,
         lease_ms=30_000,
+        authorization=authorization or Authorization(),
         cross_site_protection=cross_site_protection or CrossSiteProtection(),
         why_not_ready=why_not_ready,
         exposition=exposition,

@@ -11,6 +11,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from later.api.app import build_health_app
+from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.routes import ROUTES
 from later.metrics import Exposition, Metrics
@@ -180,6 +181,7 @@ async def test_the_health_server_of_a_worker_is_protected_too() -> None:
         return Exposition("", "text/plain")
 
     app = build_health_app(
+        authorization=Authorization(),
         cross_site_protection=CrossSiteProtection(["worker"]),
         metrics=Metrics(),
         why_not_ready=is_ready,

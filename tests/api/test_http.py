@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
 from later.api.app import build_health_app
+from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.problem_types import PROBLEM_TYPES
 from later.core.errors import LaterError, NotReady, StoreDown, StoreFault, StoreMismatch
@@ -275,6 +276,7 @@ class TestHealth:
             return Exposition("", "text/plain")
 
         app = build_health_app(
+            authorization=Authorization(),
             cross_site_protection=CrossSiteProtection(),
             metrics=Metrics(),
             why_not_ready=is_ready,
@@ -292,6 +294,7 @@ class TestHealth:
             raise NotReady("no answer within 1 s: exposition")
 
         app = build_health_app(
+            authorization=Authorization(),
             cross_site_protection=CrossSiteProtection(),
             metrics=Metrics(),
             why_not_ready=is_ready,

@@ -1,0 +1,142 @@
+"""API keys: their form, their scopes, and what the store keeps of one, which is never the key itself.
+
+A key is `later_<id>_<secret><check>`: an id of 8 characters, a secret of 32 (190 bits) and a check of 6, all in base
+62. The check is the CRC-32 of all before it, so that scanners and the command line can tell a mistyped key by itself.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from hashlib import sha256
+from hmac import compare_digest
+from zlib import crc32
+
+import msgspec
+
+from later.core.clock import rfc3339
+
+BASE_62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+KEY_START = "later_"
+ID_LENGTH = 8
+SECRET_LENGTH = 32
+CHECK_LENGTH = 6
+KEY_LENGTH = len(KEY_START) + ID_LENGTH + 1 + SECRET_LENGTH + CHECK_LENGTH
+EXPECTED_KEY = "a key as `later keys create` prints it: later_ and 47 more characters"
+
+_KEY = re.compile(rf"{KEY_START}[0-9A-Za-z]{{{ID_LENGTH}}}_[0-9A-Za-z]{{{SECRET_LENGTH + CHECK_LENGTH}}}")
+_ID = slice(len(KEY_START), len(KEY_START) + ID_LENGTH)
+
+
+class Scope(StrEnum):
+    """A permission, by its effect on tasks. None implies another."""
+
+    CREATE = "create"
+    READ = "read"
+    EDIT = "edit"
+    ADMIN = "admin"
+    CLAIM = "claim"
+    METRICS = "metrics"
+
+
+ALL_SCOPES = frozenset(Scope)
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as the store keeps it. `digest` is the SHA-256 of the whole key, in hexadecimal digits.
+
+    It is bound to a `namespace`, if it has one. Times are ms of the store's clock; `rate` is in tasks a second.
+    """
+
+    id: str
+    digest: str
+    name: str
+    namespace: str | None
+    scopes: frozenset[Scope]
+    created_at: int
+    expires_at: int | None
+    rate: float | None
+
+    def has_ended(self, now: int) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+    @property
+    def end_date(self) -> str:
+        """The day (UTC) on which the key ends or has ended; empty if it never does."""
+        return "" if self.expires_at is None else rfc3339(self.expires_at)[:10]
+
+
+# The form
+
+
+def make_key_text() -> str:
+    """Return a new key. It must be shown once, and be kept nowhere."""
+    id, secret = (_random_text(length) for length in (ID_LENGTH, SECRET_LENGTH))
+    start = f"{KEY_START}{id}_{secret}"
+    return start + check_digits(start)
+
+
+def _random_text(length: int) -> str:
+    return "".join(secrets.choice(BASE_62) for _ in range(length))
+
+
+def check_digits(start: str) -> str:
+    """Return the check of a key that begins with `start`: its CRC-32 in base 62, with zeros in front."""
+    number, digits = crc32(start.encode()), ""
+    for _ in range(CHECK_LENGTH):
+        number, digit = divmod(number, len(BASE_62))
+        digits = BASE_62[digit] + digits
+    return digits
+
+
+def has_key_form(text: str) -> bool:
+    """Return True if the text has the form of a key, whatever its check digits are."""
+    return _KEY.fullmatch(text) is not None
+
+
+def has_valid_check(text: str) -> bool:
+    """Return True if the text has the form of a key, and its check digits are right: it is not mistyped."""
+    return has_key_form(text) and check_digits(text[:-CHECK_LENGTH]) == text[-CHECK_LENGTH:]
+
+
+def check_key_text(text: str) -> str:
+    """Check a key that somebody has typed or pasted, and return it without the white space around it.
+
+    Raises:
+        ValueError: it is no key; the text can follow the word "expected", and never shows the key.
+    """
+    key = text.strip()
+    if not has_key_form(key):
+        raise ValueError(EXPECTED_KEY)
+    if not has_valid_check(key):
+        raise ValueError(f"{EXPECTED_KEY}; this one is mistyped: its check digits are wrong")
+    return key
+
+
+def key_id(key: str) -> str:
+    """Return the id in a key, which is not secret."""
+    return key[_ID]
+
+
+def key_digest(key: str) -> str:
+    """Return what the store keeps of a key: its SHA-256. No slow hash is needed, because 190 bits are not guessed."""
+    return sha256(key.encode()).hexdigest()
+
+
+def find_key(keys: Mapping[str, ApiKey], text: str) -> ApiKey | None:
+    """Return the key that a caller has sent, if it is one of `keys`, which are by their ids."""
+    key = keys.get(text[_ID])
+    if key is None or not text.isascii() or not compare_digest(key_digest(text), key.digest):
+        return None
+    return key
+
+
+# Scopes
+
+
+def format_scopes(scopes: Iterable[Scope]) -> str:
+    """Return scopes for people, in their order: `create, read and edit`."""
+    names = [scope.value for scope in Scope if scope in frozenset(scopes)]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "nothing"
