@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from later.core.address_guard import parse_network, parse_rule
 from later.core.callback_url import check_host_and_port
 from later.core.errors import ConfigError
 from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Policy
@@ -27,6 +28,7 @@ from later.option_types import (
     host_names,
     http_url,
     integer,
+    many,
     mask_url,
     origins,
     path,
@@ -42,9 +44,10 @@ DAEMON_COMMANDS = frozenset({"up", "serve", "worker"})
 STORE_COMMANDS = DAEMON_COMMANDS | {"status", "doctor"}
 API_COMMANDS = frozenset({"up", "serve"})
 WORKER_COMMANDS = frozenset({"up", "worker"})
+GUARD_COMMANDS = DAEMON_COMMANDS | {"check"}
 CLIENT_COMMANDS = frozenset({"create", "query", "delete"})
 """Commands that call the API. Those that are not named here have the options of `query`."""
-ALL_COMMANDS = STORE_COMMANDS | CLIENT_COMMANDS
+ALL_COMMANDS = STORE_COMMANDS | GUARD_COMMANDS | CLIENT_COMMANDS
 
 DEFAULT_FILE = "later.toml"
 DEFAULT_LEASE_MARGIN_MS = 15_000
@@ -83,6 +86,10 @@ class Config:
     store_timeout_ms: int
     http_client: str
     proxy: str | None = field(repr=False)  # it may contain a password
+    guard: str
+    guard_allow: frozenset[str]
+    guard_deny: frozenset[str]
+    https_only: bool
     drain_ms: int
     max_body: int
     """Bytes."""
@@ -187,8 +194,15 @@ OPTIONS = (
            "How long to wait for the store's answer."),
     Option("http-client", "http_client", choice("own", "aiohttp"), "own", WORKER_COMMANDS,
            "HTTP client of the deliveries: later's own, or aiohttp's, which is slower, as a way around a fault."),
-    Option("proxy", "proxy", proxy_url, "none", WORKER_COMMANDS,
+    Option("proxy", "proxy", proxy_url, "none", WORKER_COMMANDS | {"check"},
            "Forward proxy of all callbacks, http://HOST:PORT. A user and a password are for LATER_PROXY or the file."),
+    Option("guard", "guard", choice("auto", "on", "off"), "auto", GUARD_COMMANDS,
+           "Refuse callbacks to private addresses; `auto`: not if `up` has its own store, loopback and no keys."),
+    Option("guard-allow", "guard_allow", many(parse_rule, "LIST"), "none", GUARD_COMMANDS,
+           "Networks, addresses, names and zones (*.internal) that callbacks may be to all the same; repeatable."),
+    Option("guard-deny", "guard_deny", many(parse_network, "LIST"), "none", GUARD_COMMANDS,
+           "Networks and addresses that callbacks may not be to, whatever --guard-allow says; repeatable."),
+    Option("https-only", "https_only", switch, "off", GUARD_COMMANDS, "Refuse callbacks that are not https."),
     Option("drain", "drain_ms", duration(0), "30s", DAEMON_COMMANDS,
            "How long a stop waits for deliveries and requests in progress."),
     Option("max-body", "max_body", body_size, "1MiB", API_COMMANDS,

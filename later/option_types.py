@@ -269,6 +269,15 @@ def path(text: str) -> Path:
     return Path(text)
 
 
+def many(read: Callable[[str], str], metavar: str) -> OptionType:
+    """Return the type of lists with commas between the values that `read` takes; `none` is the empty list."""
+
+    def read_all(text: str) -> frozenset[str]:
+        return frozenset() if text == "none" else frozenset(map(read, text.split(",")))
+
+    return OptionType(read_all, metavar, ("a string", "an array"))
+
+
 # Addresses and URLs
 
 

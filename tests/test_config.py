@@ -64,6 +64,18 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
         ("http://[::1]:2/", "http://[::1]:2/"),
         ("HTTP://d_e.f:65535", "HTTP://d_e.f:65535"),
     ),
+    "guard": (("on", "on"), ("off", "off"), ("on", "on")),
+    "guard-allow": (
+        ("10.1.2.3", {"10.1.2.3/32"}),
+        ("127.0.0.0/8,::1", {"127.0.0.0/8", "::1/128"}),
+        ("Shop.internal.,*.Pods,bücher.example", {"shop.internal", "*.pods", "xn--bcher-kva.example"}),
+    ),
+    "guard-deny": (
+        ("8.8.0.0/16", {"8.8.0.0/16"}),
+        ("::ffff:8.8.8.0/120, 2600::/16", {"8.8.8.0/24", "2600::/16"}),
+        ("8.8.8.8", {"8.8.8.8/32"}),
+    ),
+    "https-only": (("on", True), ("on", True), ("on", True)),
     "drain": (("0", 0), ("5m", 300_000), ("1.5", 1500)),
     "max-body": (("1024", 1024), ("16MiB", 16_777_216), ("64KiB", 65_536)),
     "max-pending-writes": (("1", 1), ("10000000", 10_000_000), ("500", 500)),
@@ -143,6 +155,7 @@ def test_the_defaults_are_as_documented() -> None:
             rate=0.0, concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000,
         ),
         shards=1, prefix="later", remember_ms=7 * 86_400_000, store_timeout_ms=2000, http_client="own", proxy=None,
+        guard="auto", guard_allow=frozenset(), guard_deny=frozenset(), https_only=False,
         drain_ms=30_000,
         max_body=1_048_576, max_pending_writes=10_000, log_format="console", log_level="info", url="http://127.0.0.1:8080",
         wait_ms=30_000,
@@ -267,6 +280,7 @@ HOST_PORT = "expected HOST:PORT, like 127.0.0.1:8080, localhost:8080 or [::1]:80
 PREFIX = r"expected 1 to 64 characters without white space, control characters or any of {}*?[]\^"
 WRONG_PREFIXES = ("", "a b", "{a}", "a*", "a?", "a[", "a\\", "a^", "a\n", "\ud800", "a" * 65)
 PROXY_URL = "expected http://HOST:PORT, like http://proxy.internal:3128 or http://user:password@proxy.internal:3128"
+GUARD_RULES = "expected networks, addresses, names or zones, like 10.1.0.0/16,shop.internal,*.pods"
 STORE_URL = "expected a redis://, rediss:// or unix:// URL"
 HTTP_URL = "expected an http or https URL with a host and without user:password@"
 
@@ -348,6 +362,14 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("proxy", "http://[zz]:1", "--proxy http://[zz]:1: "),
         ("proxy", "http://[::1%eth0]:1", "--proxy http://[::1%eth0]:1: "),
         ("proxy", "http://a..b:1", "--proxy http://a..b:1: a host is a name of at most 253 characters, in labels of"),
+        ("guard", "yes", "--guard yes: expected auto, on or off"),
+        ("guard-allow", "10.1.2.3/8", f"{GUARD_RULES}: 10.1.2.3/8 has host bits set"),
+        ("guard-allow", "shop.internal:80", f"{GUARD_RULES}: this is no IPv6 address"),
+        ("guard-allow", "*", f"{GUARD_RULES}: "),
+        ("guard-allow", "*.10.0.0.1", GUARD_RULES),
+        ("guard-allow", "", GUARD_RULES),
+        ("guard-allow", "a,,b", GUARD_RULES),
+        ("guard-deny", "shop.internal", "expected networks and addresses, like 10.1.0.0/16,10.2.3.4: 'shop"),
         ("url", "127.0.0.1:8080", HTTP_URL),
         ("url", "ftp://a", HTTP_URL),
         ("url", "http://", HTTP_URL),

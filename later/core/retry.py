@@ -25,7 +25,7 @@ MIN_BUSY_PAUSE_MS = 1000
 MAX_MESSAGE_CHARS = 200
 
 
-DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
+DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body", "address")
 """Every reason for which a task dies, as its last failure has it."""
 
 
@@ -41,9 +41,9 @@ class OutcomeKind(StrEnum):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one delivery.
 
-    `reason` is a word of the contract ("status", "code", "timeout", "connect", "reply", "proxy"), or "" if it is done.
-    `retry_after_ms` is the pause that a busy receiver asked for. `later_after_ms` is the pause that a receiver asked
-    for this task alone; then there is no `retry_after_ms`.
+    `reason` is a word of the contract ("status", "code", "timeout", "connect", "reply", "proxy", "address"), or "" if
+    it is done. `retry_after_ms` is the pause that a busy receiver asked for. `later_after_ms` is the pause that a
+    receiver asked for this task alone; then there is no `retry_after_ms`.
     """
 
     kind: OutcomeKind
@@ -148,7 +148,8 @@ def _judge_failed(
     if failures > task.max_retry:
         count = "1 failure" if failures == 1 else f"{failures} failures, the last"
         message = _shorten(f"{count}: {message}")
-        failure = Failure(failures, "exhausted", outcome.status, message, now, None, attempt)
+        reason = "address" if outcome.reason == "address" else "exhausted"  # more retries would not have helped
+        failure = Failure(failures, reason, outcome.status, message, now, None, attempt)
         return Verdict(SettleTarget.DEAD, now, failure)
     failure = Failure(failures, outcome.reason, outcome.status, message, now, None, attempt)
     own_pause_ms = outcome.later_after_ms

@@ -6,14 +6,18 @@ Prometheus sees no increase in a series whose first value is 1.
 from __future__ import annotations
 
 OUTCOMES = ("done", "busy", "failed", "gone")
-DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
+DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body", "address")
 HELD = ("no", "rate", "concurrency", "pause", "receiver", "origin")
 REQUEUED_FROM = ("unack", "error")
 
 STATUS_CODES = ("408", "410", "429", "500", "502", "503", "504")
 """The statuses that have a code of their own. All others share the code of their class: any number may come."""
 STATUS_CLASSES = ("3xx", "4xx", "5xx")
-FAILURE_CODES = (*STATUS_CLASSES, *STATUS_CODES, "code", "timeout", "connect", "reply", "proxy")
+FAILURE_CODES = (*STATUS_CLASSES, *STATUS_CODES, "code", "timeout", "connect", "reply", "proxy", "address")
+REFUSAL_CAUSES = (
+    *("loopback", "private", "link-local", "shared", "platform", "multicast", "translated", "reserved"),
+    *("own", "denied", "http", "proxy"),
+)
 
 
 def failure_code(reason: str, status: int | None) -> str:

@@ -15,7 +15,15 @@ from prometheus_client import (
 
 from later.metrics.http_requests import RequestMetrics
 from later.metrics.instruments import DurationHistogram, PlainCounter
-from later.metrics.labels import DEATH_REASONS, FAILURE_CODES, HELD, OUTCOMES, REQUEUED_FROM, failure_code
+from later.metrics.labels import (
+    DEATH_REASONS,
+    FAILURE_CODES,
+    HELD,
+    OUTCOMES,
+    REFUSAL_CAUSES,
+    REQUEUED_FROM,
+    failure_code,
+)
 from later.metrics.samples import CollectorChain, Exposition, MetricSamples, SampleCollector, encode, samples_of
 from later.metrics.store_gauges import StoreGauges
 from later.metrics.topic_labels import TopicCounter, TopicLabels, TotalCounter
@@ -84,6 +92,9 @@ class Metrics:
             "Deliveries that were not done, by topic and code: the receiver's status or its class, or another cause.",
             "code", initial_other=FAILURE_CODES,
         )
+        self.callbacks_refused = labelled_counter(
+            "later_callbacks_refused", "Callbacks that the address guard refused, at the write or at the call.", ["why"]
+        )
         self.delivery_faults = counter(
             "later_delivery_faults", "Deliveries that failed by a fault of later's own, and cost no retry."
         )
@@ -148,6 +159,8 @@ class Metrics:
         )
         for bucket in REQUEUED_FROM:
             self.tasks_requeued.labels(bucket)
+        for why in REFUSAL_CAUSES:
+            self.callbacks_refused.labels(why)
 
     def add_ticker(self, name: str, last_success_at: Callable[[], float]) -> None:
         """Show a ticker from now on. `last_success_at` returns the Unix time (s) of its last success."""

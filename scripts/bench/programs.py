@@ -69,6 +69,7 @@ def _run_later(
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Process]:
     command_line = [sys.executable, "-m", "later", command, "--redis", store.url, "--log-format", "json", *options]
+    command_line += ["--guard-allow", "127.0.0.0/8,::1"]  # where the receivers are
     if processes > 1:
         command_line += ["--processes", str(processes)]
     with (

@@ -157,11 +157,11 @@ def run_command(*arguments: str, within_s: float = 60, stdin: str | None = None)
 def environment() -> dict[str, str]:
     """Return our environment without later's variables, except the number of processes.
 
-    The store timeout is longer than the default because the tests share a disk.
+    The store timeout is longer than the default because the tests share a disk. The receivers are on loopback.
     """
     kept = {"LATER_PROCESSES"}
     ours = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("LATER_")}
-    return ours | {"LATER_STORE_TIMEOUT": "10"}
+    return ours | {"LATER_STORE_TIMEOUT": "10", "LATER_GUARD_ALLOW": "127.0.0.0/8,::1"}
 
 
 def shards_option(processes: int) -> tuple[str, str]:

@@ -35,9 +35,10 @@ def _reason_option(command: Command) -> Command:
 def dead() -> None:
     """List, redrive and purge dead tasks.
 
-    A task is dead when later has given it up: exhausted (its last retry failed), gone (the receiver answered 410),
-    busy (the receiver was busy for a day), expired (its ttl ended), lost (its workers crashed again and again) or body
-    (its record cannot be read). It is kept for as long as its topic's policy field dead_keep says.
+    A task is dead when later has given it up: exhausted (its last retry failed), address (its last retry, too, was
+    refused by the address guard), gone (the receiver answered 410), busy (the receiver was busy for a day), expired
+    (its ttl ended), lost (its workers crashed again and again) or body (its record cannot be read). It is kept for as
+    long as its topic's policy field dead_keep says.
     """
 
 
