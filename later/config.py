@@ -41,7 +41,7 @@ from later.option_types import (
 )
 
 DAEMON_COMMANDS = frozenset({"up", "serve", "worker"})
-STORE_COMMANDS = DAEMON_COMMANDS | {"status", "doctor"}
+STORE_COMMANDS = DAEMON_COMMANDS | {"audit", "status", "doctor"}
 API_COMMANDS = frozenset({"up", "serve"})
 WORKER_COMMANDS = frozenset({"up", "worker"})
 GUARD_COMMANDS = DAEMON_COMMANDS | {"check"}

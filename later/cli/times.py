@@ -14,7 +14,7 @@ from later.option_types import option_type, parse_duration_ms
 
 _TIME_FORMATS = "A TIME is RFC 3339 (2027-01-15T08:00:00Z, or with +01:00) or Unix seconds"
 DUE_TIME_HELP = f"{_TIME_FORMATS}, or has a unit: 10m is in ten minutes, -10m was ten minutes ago, 0s is now."
-DEATH_TIME_HELP = f"{_TIME_FORMATS}, or has a unit: 2h is two hours ago, by this machine's clock."
+PAST_TIME_HELP = f"{_TIME_FORMATS}, or has a unit: 2h is two hours ago, by this machine's clock."
 _EXPECTED = "a time, like 2027-01-15T08:00:00Z, 1800000000"
 _MIN_UNIX_S, _MAX_UNIX_S = 1e8, 1e11
 """The years 1973 to 5138. A smaller number is a duration whose unit was forgotten, a larger one is in ms."""
@@ -66,8 +66,12 @@ EXECUTE_TIME = OptionParamType(_execute_time)
 
 
 @option_type("TIME")
-def _death_time(text: str) -> float:
+def _past_time(text: str) -> float:
     return _parse_time(text, text, -1, expected=f"{_EXPECTED} or 2h")
+
+
+PAST_TIME = OptionParamType(_past_time)
+"""A time before now, in Unix seconds."""
 
 
 def due_time_options(command: Command) -> Command:
@@ -80,9 +84,8 @@ def due_time_options(command: Command) -> Command:
 
 def death_time_options(command: Command) -> Command:
     """Give a command --died-after and --died-before, in Unix seconds."""
-    param_type = OptionParamType(_death_time)
-    before = click.option("--died-before", type=param_type, help="Only tasks that died before this time.")
-    after = click.option("--died-after", type=param_type, help="Only tasks that died at this time or later.")
+    before = click.option("--died-before", type=PAST_TIME, help="Only tasks that died before this time.")
+    after = click.option("--died-after", type=PAST_TIME, help="Only tasks that died at this time or later.")
     return after(before(command))
 
 

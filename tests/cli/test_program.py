@@ -181,7 +181,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert exit_code_of("--help") == 0
     assert listed_commands(capsys.readouterr().out) == [
         *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
-        *("topics", "namespaces"), "bulk", *("status", "doctor"),
+        *("topics", "namespaces"), "bulk", *("audit", "status", "doctor"),
     ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from later.cli.options import (
     json_lines_option,
     limit_option,
 )
-from later.cli.times import DEATH_TIME_HELP, death_time_options
+from later.cli.times import PAST_TIME_HELP, death_time_options
 from later.client.http import ApiClient
 from later.core.retry import DEATH_REASONS
 
@@ -45,7 +45,7 @@ def dead() -> None:
 @dead.command(
     "list",
     epilog=examples(
-        "later dead list order", "later dead list order --reason exhausted --died-after 2h", about=DEATH_TIME_HELP
+        "later dead list order", "later dead list order --reason exhausted --died-after 2h", about=PAST_TIME_HELP
     ),
 )
 @click.argument("topic")
@@ -77,7 +77,7 @@ def _row(task: TaskJson) -> Sequence[str]:
     epilog=examples(
         "later dead redrive 35adbde5-77c4-4d65-adac-0082d91f2554",
         "later dead redrive --topic order --reason exhausted --died-after 2h --rate 20/s",
-        about=DEATH_TIME_HELP,
+        about=PAST_TIME_HELP,
     )
 )
 @click.argument("ids", metavar="[ID...]", nargs=-1)
@@ -114,7 +114,7 @@ def redrive(
 @dead.command(
     epilog=examples(
         "later dead purge --topic order --died-before 7d", "later dead purge --topic order --reason gone --yes",
-        about=DEATH_TIME_HELP,
+        about=PAST_TIME_HELP,
     )
 )  # fmt: skip
 @click.option("--topic", metavar="TEXT", required=True, help="Purge dead tasks of this topic.")
