@@ -27,7 +27,6 @@ from later.core.api_keys import Scope
 from later.core.errors import LaterError
 from later.metrics import Exposition, Metrics
 from later.store.open import Store
-from later.store.policies import PolicyBook
 
 TOPIC_PATH = "/topics/{topic:[^/]+}"
 """The path of a topic. A `/` in its name comes percent-encoded; braces are not allowed in aiohttp's default pattern."""
@@ -102,7 +101,7 @@ def build_app(
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
     ]
     return _build_from_routes(
-        [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)],
+        [*routes, *_policy_routes(store, max_body), *_health_routes(why_not_ready, exposition)],
         authorization,
         cross_site_protection,
         metrics,
@@ -122,10 +121,10 @@ def build_health_app(
     return _build_from_routes(routes, authorization, cross_site_protection, metrics)
 
 
-def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
+def _policy_routes(store: Store, max_body: int) -> list[Route]:
     """Return the routes of policies, later's own and Pulsar's."""
-    topics = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_topic_scope)
-    namespaces = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_namespace_scope)
+    build = partial(PolicyHandlers, policies=store.policies, audit_trail=store.audit_trail, max_body=max_body)
+    topics, namespaces = build(parse_scope=parse_topic_scope), build(parse_scope=parse_namespace_scope)
     routes = [
         Route("POST", f"{TOPIC_PATH}/pause", topics.pause, Scope.ADMIN),
         Route("POST", f"{TOPIC_PATH}/resume", topics.resume, Scope.ADMIN),
@@ -140,7 +139,9 @@ def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
         ]
     pulsar_scopes = ((PULSAR_NAMESPACE_PATH, parse_namespace_scope), (PULSAR_TOPIC_PATH, parse_persistent_topic))
     for scope_path, parse_scope in pulsar_scopes:
-        pulsar = PulsarHandlers(policies=policies, max_body=max_body, parse_scope=parse_scope)
+        pulsar = PulsarHandlers(
+            policies=store.policies, audit_trail=store.audit_trail, max_body=max_body, parse_scope=parse_scope
+        )
         path = f"{scope_path}/delayedDelivery"
         routes += [
             Route("GET", path, pulsar.show, Scope.READ, ("applied",)),

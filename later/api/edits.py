@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
-import structlog
 from aiohttp import web
 
+from later.api.audit_records import recorded
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.move_requests import check_limit, move_answer, parse_cursor, parse_dead_range, parse_purge_ranges
@@ -23,6 +24,7 @@ from later.api.requests import (
 )
 from later.api.response_schemas import task_view
 from later.api.topics import parse_topic_scope
+from later.core.audit_event import AuditAction
 from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE
 from later.core.validation import check_id, parse_topic, refusal
@@ -30,8 +32,6 @@ from later.store.group_commit import GroupCommit
 from later.store.keys import Bucket
 from later.store.open import Store
 from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
-
-log = structlog.get_logger("later.edits")
 
 
 class EditHandlers:
@@ -50,6 +50,7 @@ class EditHandlers:
         self._update = GroupCommit(store.edits.update, queue_timeout_s=timeout_s)
         self._run_now = GroupCommit(self._with_store_time(store.edits.run_now), queue_timeout_s=timeout_s)
         self._redrive = GroupCommit(self._with_store_time(store.edits.redrive), queue_timeout_s=timeout_s)
+        self._recorded = partial(recorded, store.audit_trail)
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._wake_delay_ticker = wake_delay_ticker
@@ -79,16 +80,18 @@ class EditHandlers:
         """`POST /redrive`."""
         body = parse_redrive_request(await read_body(request, self._max_body))
         if body.id is None:
-            return await self._redrive_topic(body)
+            return await self._redrive_topic(request, body)
         for field in RedriveRequest.__struct_fields__:
             if field != "id" and getattr(body, field) is not None:
                 raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
         id = check_id(body.id)
-        with self._pending_writes.reserve():
-            self._wake_if_in_delay(await self._redrive(id))
+        with self._recorded(request, AuditAction.DEAD_REDRIVEN, id=id) as details, self._pending_writes.reserve():
+            record = await self._redrive(id)
+            details["topic"] = record.topic
+        self._wake_if_in_delay(record)
         return json_response({"redriven": 1})
 
-    async def _redrive_topic(self, body: RedriveRequest) -> web.StreamResponse:
+    async def _redrive_topic(self, request: web.Request, body: RedriveRequest) -> web.StreamResponse:
         """Redrive the dead tasks of a topic."""
         if body.topic is None:
             raise Refused("topic: expected an id or a topic, got neither", "topic")
@@ -102,17 +105,18 @@ class EditHandlers:
         dead = dead._replace(before=died_before)
         if body.dry_run:
             return await self._count("redriven", [dead], reason, limit)
-        result = await self._store.dead_letters.redrive(
-            dead,
-            now=now,
-            reason=reason,
-            rate=body.rate,
-            due_from=0 if cursor is None else cursor.next_due_at,
-            limit=limit,
-        )
+        with self._recorded(request, AuditAction.DEAD_REDRIVEN, topic=topic, reason=reason, rate=body.rate) as details:
+            result = await self._store.dead_letters.redrive(
+                dead,
+                now=now,
+                reason=reason,
+                rate=body.rate,
+                due_from=0 if cursor is None else cursor.next_due_at,
+                limit=limit,
+            )
+            details["tasks"] = result.moved
         if result.moved:
             self._wake_delay_ticker(now)
-        log.info("dead tasks redriven", topic=topic, tasks=result.moved)
         return json_response(move_answer("redriven", result, died_before))
 
     async def purge(self, request: web.Request) -> web.StreamResponse:
@@ -124,11 +128,13 @@ class EditHandlers:
         reason = check_reason(body.reason)
         if body.dry_run:
             return await self._count("purged", ranges, reason, limit)
-        if reason is None:
-            result = await self._store.dead_letters.purge(ranges, limit)
-        else:  # then the dead tasks are the only range
-            result = await self._store.dead_letters.purge_dead(ranges[0], reason, limit)
-        log.info("topic purged", topic=topic, tasks=result.moved)
+        states = [range_.bucket.value for range_ in ranges]
+        with self._recorded(request, AuditAction.TOPIC_PURGED, topic=topic, states=states, reason=reason) as details:
+            if reason is None:
+                result = await self._store.dead_letters.purge(ranges, limit)
+            else:  # then the dead tasks are the only range
+                result = await self._store.dead_letters.purge_dead(ranges[0], reason, limit)
+            details["tasks"] = result.moved
         return json_response(move_answer("purged", result))
 
     async def _count(

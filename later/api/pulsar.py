@@ -8,19 +8,22 @@ task, because it never delivers early. `tickTime` has no effect: it is stored an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from later.api.json_response import DATA_HEADERS, json_response
-from later.api.policies import parse_namespace_scope
+from later.api.policies import change_settings, parse_namespace_scope
 from later.api.requests import parse_switch, path_parameter, read_body
+from later.core.audit_event import AuditAction
 from later.core.errors import Refused
 from later.core.json_body import parse_object, unknown_field
 from later.core.policy import POLICY_FIELDS, PolicyValue
 from later.core.policy_scopes import Policies, PolicyScope, Settings, topic_scope
 from later.core.validation import MAX_TTL_MS, parse_topic, refusal
+from later.store.audit_trail import AuditTrail
 from later.store.policies import PolicyBook
 
 ACTIVE = "active"
@@ -37,9 +40,15 @@ class PulsarHandlers:
     """Handlers of delayed delivery on one level. `parse_scope` returns the topic or namespace of a request."""
 
     def __init__(
-        self, *, policies: PolicyBook, max_body: int, parse_scope: Callable[[web.Request], PolicyScope]
+        self,
+        *,
+        policies: PolicyBook,
+        audit_trail: AuditTrail,
+        max_body: int,
+        parse_scope: Callable[[web.Request], PolicyScope],
     ) -> None:
         self._policies = policies
+        self._change_settings = partial(change_settings, policies, audit_trail)
         self._max_body = max_body
         self._parse_scope = parse_scope
 
@@ -66,7 +75,7 @@ class PulsarHandlers:
             tick_time_ms = values.get(TICK_TIME, settings.tick_time_ms)
             return msgspec.structs.replace(settings.merge(fields), tick_time_ms=tick_time_ms)
 
-        return await self._edit(scope, edit)
+        return await self._edit(request, scope, edit)
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """`DELETE …/delayedDelivery`."""
@@ -75,11 +84,15 @@ class PulsarHandlers:
             merged = settings.merge({"delays": None, "max_delay": None})
             return msgspec.structs.replace(merged, tick_time_ms=None)
 
-        return await self._edit(self._parse_scope(request), edit)
+        return await self._edit(request, self._parse_scope(request), edit)
 
-    async def _edit(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
+    async def _edit(
+        self, request: web.Request, scope: PolicyScope, edit: Callable[[Settings], Settings]
+    ) -> web.StreamResponse:
         try:
-            await self._policies.change(scope, edit)
+            await self._change_settings(
+                request, AuditAction.POLICY_CHANGED, scope, lambda policies: edit(policies.settings_at(scope))
+            )
         except Refused as error:  # max_delay would be below default_delay, which has no name in Pulsar
             raise Refused(f"{MAX_DELAY}: {error.detail.removeprefix(f'{error.field}: ')}", MAX_DELAY) from None
         return web.Response(status=204, headers=DATA_HEADERS)

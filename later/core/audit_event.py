@@ -63,3 +63,16 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True):
             "outcome": self.outcome.value,
             **details,
         }
+
+    def merge(self, later: AuditEvent) -> AuditEvent | None:
+        """Return one event for this one and a later one, if both are requests of one purge or redrive.
+
+        Such an action is thousands of requests, which would drive everything else out of the trail. Their `tasks` are
+        added up.
+        """
+        tasks, more = self.details.get("tasks"), later.details.get("tasks")
+        if tasks is None or more is None:
+            return None
+        together = msgspec.structs.replace(self, details={**self.details, "tasks": tasks + more})
+        expected = msgspec.structs.replace(later, details={**later.details, "tasks": tasks + more})
+        return together if together == expected else None

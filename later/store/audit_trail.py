@@ -19,6 +19,7 @@ from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.store.client import Client
 from later.store.keys import Keys
+from later.store.scripts import Command
 
 MAX_EVENTS = 10_000
 """Events that the store keeps; up to a node of the stream more, because it is trimmed by whole nodes (`MAXLEN ~`)."""
@@ -47,22 +48,30 @@ class AuditTrail:
         self._client = client
         self._key = keys.audit_trail
         self._clock = clock
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[int | None, AuditEvent]] = deque()
+        """Events, each with its time (ms of the store's clock) if that was known."""
         self._dropped = 0
+        self._written_last: AuditEvent | None = None
+        """The event written last, until a flush finds nothing to write."""
         self.on_record: Callable[[], None] | None = None
 
     def record(self, event: AuditEvent) -> None:
         """Log an event, and keep it for `flush`. It never waits and never raises.
 
         The process must be one that flushes: a daemon does so by a ticker and at its stop, a command when it closes the
-        store (`run_with_store`).
+        store (`run_with_store`). Further requests of the same purge or redrive become one event, and wait for the next
+        tick.
         """
-        fields = event.as_fields()
-        _audit_log.info(fields)
-        at = {"at": self._clock.now().low} if self._clock.is_steady() else {}
-        self._waiting.append(_encode({**at, **fields}))
+        _audit_log.info(event.as_fields())
+        at, previous = self._waiting[-1] if self._waiting else (None, None)
+        together = None if previous is None else previous.merge(event)
+        if together is not None:
+            self._waiting[-1] = (at, together)
+            return
+        self._waiting.append((self._clock.now().low if self._clock.is_steady() else None, event))
         self._drop_oldest()
-        if self.on_record is not None:
+        continues = self._written_last is not None and self._written_last.merge(event) is not None
+        if self.on_record is not None and not continues:
             self.on_record()
 
     async def flush(self) -> int:
@@ -73,12 +82,12 @@ class AuditTrail:
         Raises:
             StoreDown: those not written yet wait for the next call.
         """
-        written = 0
+        written, self._written_last = 0, None
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(MAX_WRITTEN, len(self._waiting)))]
-            add = ("XADD", self._key, "MAXLEN", "~", MAX_EVENTS, "*", "event")
+            self._written_last = batch[-1][1]
             try:
-                await self._client.execute_all("audit", [(*add, event) for event in batch])
+                await self._client.execute_all("audit", [self._write_command(at, event) for at, event in batch])
             except BaseException:
                 self._waiting.extendleft(reversed(batch))
                 self._drop_oldest()
@@ -88,6 +97,10 @@ class AuditTrail:
             log.warning("audit events not stored", events=self._dropped)
             self._dropped = 0
         return written
+
+    def _write_command(self, at: int | None, event: AuditEvent) -> Command:
+        fields = event.as_fields() if at is None else {"at": at, **event.as_fields()}
+        return ("XADD", self._key, "MAXLEN", "~", MAX_EVENTS, "*", "event", _encode(fields))
 
     async def flush_or_log(self) -> None:
         """Write the events that wait, at the end of a process. If the store is away, only the log has them."""

@@ -97,11 +97,31 @@ async def test_the_store_keeps_the_last_ten_thousand_events_and_at_most_a_node_m
     assert MAX_EVENTS <= len(keys) <= MAX_EVENTS + 200
 
 
-async def test_recording_wakes_the_one_that_flushes(store: StoreFixture) -> None:
+async def test_an_event_wakes_the_one_that_flushes_unless_it_continues_the_event_written_last(
+    store: StoreFixture,
+) -> None:
     wakes: list[None] = []
     store.audit_trail.on_record = lambda: wakes.append(None)
-    store.audit_trail.record(an_event())
+    store.audit_trail.record(an_event(tasks=1))
     assert len(wakes) == 1
+    await store.audit_trail.flush()
+    store.audit_trail.record(an_event(tasks=1))
+    assert len(wakes) == 1
+    await store.audit_trail.flush()
+    await store.audit_trail.flush()
+    store.audit_trail.record(an_event(tasks=1))
+    assert len(wakes) == 2
+
+
+async def test_the_requests_of_one_purge_that_wait_together_are_one_event(store: StoreFixture) -> None:
+    for event in (
+        an_event(tasks=5000), an_event(tasks=5000), an_event(tasks=7), an_event("other", tasks=1),
+        an_event("other", tasks=1, reason="gone"), an_event(), an_event(),
+    ):  # fmt: skip
+        store.audit_trail.record(event)
+    assert await store.audit_trail.flush() == 5
+    found = [(fields["key"], fields.get("tasks")) for fields in await recorded(store)]
+    assert found == [("AbCd1234", 10_007), ("other", 1), ("other", 1), ("AbCd1234", None), ("AbCd1234", None)]
 
 
 def test_an_event_says_how_its_action_ended() -> None:
