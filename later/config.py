@@ -73,6 +73,9 @@ class Config:
     health: Address | None
     health_given: bool
     """True if --health was given. Otherwise a worker whose default address is in use runs without it."""
+    idle_ms: int
+    connections: int | None
+    """Most connections of clients per process; None: as many as the descriptors allow."""
     processes: int
     """`auto` is already resolved to a number."""
     concurrency: int
@@ -162,6 +165,11 @@ OPTIONS = (
            "Origin of web pages that may call the API through a proxy that rewrites `Host`; repeatable."),
     Option("health", "health", address_or_off, "127.0.0.1:8081", frozenset({"worker"}),
            "Address where a worker serves /livez, /readyz and /metrics; `off` disables it."),
+    Option("idle", "idle_ms", duration(1_000), "75s", DAEMON_COMMANDS,
+           "How long a client's connection is kept without a request; above what a balancer before it keeps them."),
+    Option("connections", "connections", integer(1, 1_000_000), None, DAEMON_COMMANDS,
+           "Most connections of clients, per process; one more is closed at once.",
+           "10000, or what open files leave"),
     Option("processes", "processes", count_or_auto(256), "1", DAEMON_COMMANDS,
            "Processes that share the work and the port; `auto`: one per CPU core."),
     Option("concurrency", "concurrency", integer(1, 100_000), "256", WORKER_COMMANDS,

@@ -17,6 +17,7 @@ from later.core.errors import (
     NotKnown,
     NotReady,
     Refused,
+    SlowBody,
     StoreDown,
     StoreFull,
     StoreMismatch,
@@ -88,6 +89,11 @@ NO_SUCH_JOB = ProblemType(
     "Nothing is counted under this job: no batch named it, or its counts are forgotten (--remember).",
     "Check the job's name.",
 )  # fmt: skip
+SLOW_BODY = ProblemType(
+    "slow-body", 408, "The body came too slowly",
+    "The whole body must be there within 30 s of the request's head. Nothing of the request was carried out.",
+    "Send the request again, with smaller batches where the network is slow.",
+)  # fmt: skip
 IN_FLIGHT = ProblemType(
     "in-flight", 409, "The task is in flight",
     "A worker is delivering the task at this moment, which does not allow the change.",
@@ -146,8 +152,8 @@ TOO_MANY_WAITING = ProblemType(
 PROBLEM_TYPES = {
     type.name: type
     for type in (
-        REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, IN_FLIGHT, CHANGED, TOO_LARGE,
-        UNSUPPORTED, FAULT, STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING,
+        REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, SLOW_BODY, IN_FLIGHT,
+        CHANGED, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING,
     )
 }  # fmt: skip
 """All types, by name."""
@@ -160,6 +166,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (NotKnown, NO_KEY),
     (NotAllowed, NOT_ALLOWED),
     (TooOften, TOO_OFTEN),
+    (SlowBody, SLOW_BODY),
     (Refused, REFUSED),
     (NotFound, NO_SUCH_TASK),
     (InFlight, IN_FLIGHT),

@@ -12,13 +12,15 @@ from aiohttp.typedefs import Handler
 from msgspec import UNSET, UnsetType
 
 from later.api.json_response import DATA_HEADERS
-from later.api.problem_types import CROSS_SITE, FAULT, TOO_LARGE, UNSUPPORTED, ProblemType, problem_type
+from later.api.problem_types import CROSS_SITE, FAULT, SLOW_BODY, TOO_LARGE, UNSUPPORTED, ProblemType, problem_type
 from later.api.requests import ACCEPTED_ENCODINGS
 from later.core.errors import LaterError, NotFound, Refused, StoreDown
 
 RETRY_AFTER_S = "1"
 INTERNAL_ERROR = "this is a fault of later's own: its log says more"
-CLOSING = frozenset({CROSS_SITE.status, TOO_LARGE.status, UNSUPPORTED.status, HTTPStatus.EXPECTATION_FAILED})
+CLOSING = frozenset(
+    {CROSS_SITE.status, SLOW_BODY.status, TOO_LARGE.status, UNSUPPORTED.status, HTTPStatus.EXPECTATION_FAILED}
+)
 """Statuses that end the connection: the unread body would be taken for the next request, or be read in vain."""
 
 log = structlog.get_logger()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
@@ -11,13 +12,16 @@ from aiohttp.http import HttpVersion11
 
 from later.core import validation
 from later.core.edit import TaskChanges
-from later.core.errors import Refused, TooLarge, UnknownExpectation, Unsupported
+from later.core.errors import Refused, SlowBody, TooLarge, UnknownExpectation, Unsupported
 from later.core.json_body import body_parser, parse_object, unknown_field
 from later.core.retry import DEATH_REASONS
 from later.core.validation import EXPECTED_TIME, check_id, escape_name, format_value, refusal
 
 ACCEPTED_ENCODINGS = ("identity", "gzip", "deflate")
 """The values of Content-Encoding that are accepted; a body is compressed in one way at most."""
+
+BODY_S = 30.0
+"""How long a client may take over the body of a request, from its head."""
 
 EXPECTED = {
     **validation.EXPECTED,
@@ -53,6 +57,7 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
         TooLarge: it is longer than `limit`, or its Content-Length says so.
         Unsupported: it has another Content-Encoding or Transfer-Encoding than those that are taken.
         Refused: it is cut short, or not compressed as its Content-Encoding says.
+        SlowBody: it is not there in time.
     """
     headers, length = request.headers, request.content_length
     is_waiting = hdrs.EXPECT in headers and check_expectation(request)
@@ -68,12 +73,21 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     content = request.content
     try:
         # a small body has mostly come with its head: then there is nothing to wait for
-        body = content.read_nowait() if content.is_eof() else await _read_chunks(content, limit)
+        body = content.read_nowait() if content.is_eof() else await _read_in_time(content, limit)
     except (web.RequestPayloadError, ConnectionError):
         raise Refused("expected a whole body, compressed as Content-Encoding says, if at all") from None
     if len(body) > limit:
         raise body_too_large(limit)
     return body
+
+
+async def _read_in_time(content: StreamReader, limit: int) -> bytes:
+    """Return a body as it comes. Raises SlowBody."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await _read_chunks(content, limit)
+    except TimeoutError:
+        raise SlowBody(f"expected the whole body within {BODY_S:g} s of its head") from None
 
 
 async def _read_chunks(content: StreamReader, limit: int) -> bytes:

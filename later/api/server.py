@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from time import perf_counter
@@ -17,6 +18,7 @@ from later.api.authorization import CALLER
 from later.api.problems import error_response, fault_response, new_incident
 from later.api.requests import ACCEPTED_ENCODINGS, check_expectation, unsupported_encoding
 from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES
+from later.api.server_connections import UNREAD_ANSWER_S, AcceptedConnection, ServerConnections
 from later.core.errors import Refused
 from later.metrics.http_requests import OTHER_ROUTE
 
@@ -29,12 +31,16 @@ _QUOTE_START = re.compile(r"""[:"\n]|\B'(?![A-Za-z-]+' header)""")
 
 
 class Runner(web.AppRunner):
-    """A `web.AppRunner` with the server of this module."""
+    """A `web.AppRunner` with the server of this module, and limits for its connections."""
+
+    def __init__(self, app: web.Application, connections: ServerConnections | None = None, **options: Any) -> None:
+        self._connections = connections or ServerConnections()
+        super().__init__(app, keepalive_timeout=self._connections.idle_s, **options)
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
         dispatcher = _Dispatcher(self.app, server.request_handler)
-        return _Server(dispatcher, request_factory=server.request_factory, **self._kwargs)
+        return _Server(self._connections, dispatcher, request_factory=server.request_factory, **self._kwargs)
 
 
 class _Dispatcher:
@@ -98,14 +104,60 @@ class _Dispatcher:
 class _Server(web.Server):
     """A factory of protocols, one for each connection."""
 
-    def __call__(self) -> web.RequestHandler:
-        return _Protocol(self, loop=self._loop, **self._kwargs)
+    def __init__(self, connections: ServerConnections, handler: _Dispatcher, **options: Any) -> None:
+        super().__init__(handler, **options)
+        self._limits = connections
+
+    def __call__(self) -> AcceptedConnection:  # type: ignore[override]  # the HTTP protocol takes it over
+        return AcceptedConnection(self._limits, self._build_protocol)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        self._limits.release()
+        super().connection_lost(handler, exc)
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        for handshake in self._limits.handshakes:
+            handshake.cancel()
+        await super().shutdown(timeout)
+
+    def _build_protocol(self, head_until: float) -> _Protocol:
+        return _Protocol(self, head_until, loop=self._loop, **self._kwargs)
 
 
 class _Protocol(web.RequestHandler):
-    """The HTTP protocol on one connection."""
+    """The HTTP protocol on one connection, whose first head must be there at `head_until` (of the event loop)."""
 
-    __slots__ = ()
+    __slots__ = ("_head_until", "_unread")
+
+    def __init__(self, server: _Server, head_until: float, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._head_until = head_until
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._keepalive_handle is not None:  # aiohttp gives the first head as much time as each further one
+            self._keepalive_handle.cancel()
+        self._next_keepalive_close_time = self._head_until
+        self._keepalive_handle = self._loop.call_at(self._head_until, self._process_keepalive)
+
+    def pause_writing(self) -> None:
+        """Wait until the client has read more of its answer, but not for ever."""
+        super().pause_writing()
+        if self.transport is not None:
+            self._unread = self._loop.call_later(UNREAD_ANSWER_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_waiting()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _stop_waiting(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
         """Log an exception, unless a client's body was cut short: that was answered, and clients could fill the log."""

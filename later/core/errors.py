@@ -36,6 +36,10 @@ class UnknownExpectation(Unsupported):
     """The caller's fault: the request expects of the server what it cannot do."""
 
 
+class SlowBody(Refused):
+    """The caller's fault: the request's body does not arrive in time."""
+
+
 class CrossSite(Refused):
     """The caller's fault: a web page of another site made a browser send this, or it is addressed to another host."""
 

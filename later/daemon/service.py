@@ -22,6 +22,7 @@ from later.api.app import build_app, build_health_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
+from later.api.server_connections import ServerConnections, connection_limit
 from later.config import API_COMMANDS, WORKER_COMMANDS, Config
 from later.core.admission_limits import AdmissionLimits
 from later.core.clock import Clock
@@ -75,6 +76,7 @@ class Service:
         self._metrics = metrics
         self._config = config
         self._fail = fail
+        self._slots = config.concurrency if command in WORKER_COMMANDS else 0
         self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
         self._store = connect_store(
             StoreSettings(url=config.store_url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000),
@@ -95,14 +97,15 @@ class Service:
             audit_ticker = build_ticker("audit", self.write_audit_events, AUDIT_EVERY_MS)
             self._store.audit_trail.on_record = audit_ticker.wake
             self._tickers.append(audit_ticker)
-        self._sender = build_sender(config)
+        self._descriptors = raise_descriptor_limit()
+        self._sender = build_sender(config, self._descriptors)
         self._worker: Worker | None = None
         if command in WORKER_COMMANDS:
             self._worker = Worker(
                 store=self._store,
                 sender=self._sender,
                 metrics=metrics,
-                slots=config.concurrency,
+                slots=self._slots,
                 tick_ms=config.tick_ms,
                 lease_ms=config.lease_ms,
                 remember_ms=config.remember_ms,
@@ -113,7 +116,12 @@ class Service:
         self._next_loop_measure: float | None = None
         """When (s, monotonic) the event loop should run `measure_event_loop` next."""
         app = self._build_app(metrics, why_not_ready, exposition)
-        self._runner = Runner(app, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
+        connections = ServerConnections(
+            most=config.connections or connection_limit(self._descriptors, self._slots),
+            idle_s=config.idle_ms / 1000,
+            count_refused=metrics.connections_refused.inc,
+        )
+        self._runner = Runner(app, connections, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
         self.store_metrics = StoreMetrics(self._store, metrics)
 
     def _build_app(
@@ -162,6 +170,8 @@ class Service:
 
     async def start_work(self) -> None:
         """Start the tickers and the worker."""
+        if self._config.connections is not None and self._config.connections + self._slots > self._descriptors:
+            log.warning("connections may take the descriptors of deliveries", descriptors=self._descriptors)
         start_tickers(self._tickers, self._metrics)
         if self._worker is not None:
             await self._sender.start()
@@ -273,10 +283,10 @@ def raise_descriptor_limit() -> int:
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
-def build_sender(config: Config) -> Sender:
+def build_sender(config: Config, descriptors: int) -> Sender:
     """Return the sender with the HTTP client, and through the proxy, that the options say."""
     proxy = None if config.proxy is None else Proxy.parse(config.proxy)
-    max_idle = idle_limit(raise_descriptor_limit(), config.concurrency)
+    max_idle = idle_limit(descriptors, config.concurrency)
     client: HttpClient
     if config.http_client == "aiohttp":
         client = AiohttpClient(max_lookups=config.concurrency, max_idle=max_idle, proxy=proxy)

@@ -124,6 +124,9 @@ class Metrics:
         self.origins_full = gauge(
             "later_origins_full", "Origins of which tasks wait until other calls to them end, in each topic."
         )
+        self.connections_refused = counter(
+            "later_connections_refused", "Connections of clients that were closed at once: too many were open."
+        )
         self.pending_writes = gauge("later_pending_writes", "Tasks of requests that wait for the store.")
         self.tick_errors = labelled_counter("later_tick_errors", "Ticks that failed, by ticker.", ["ticker"])
         self.tick_last_success = gauge(

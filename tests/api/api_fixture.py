@@ -20,6 +20,7 @@ from later.api.app import build_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
+from later.api.server_connections import ServerConnections
 from later.core.clock import Clock, rfc3339
 from later.core.errors import LaterError, StoreDown
 from later.core.policy import Policy
@@ -120,8 +121,12 @@ async def read_answer(response: ClientResponse) -> Any:
 class DaemonServer(TestServer):
     """A test server that serves as the daemon does: a client that disconnects cancels nothing."""
 
+    def __init__(self, app: Application, connections: ServerConnections | None = None) -> None:
+        super().__init__(app)
+        self._connections = connections
+
     async def _make_runner(self, **options: Any) -> BaseRunner:
-        return Runner(self.app, **{**options, "handler_cancellation": False})
+        return Runner(self.app, self._connections, **{**options, "handler_cancellation": False})
 
 
 @asynccontextmanager
@@ -133,6 +138,7 @@ async def serve_api(
     max_pending_writes: int = 10_000,
     authorization: Authorization | None = None,
     cross_site_protection: CrossSiteProtection | None = None,
+    connections: ServerConnections | None = None,
     fake_store: bool = False,
 ) -> AsyncIterator[ApiFixture]:
     """Serve the whole API, on a store in this process if `fake_store`: for tests that only need an answer of it."""
@@ -169,7 +175,7 @@ async def serve_api(
         exposition=exposition,
         wake_delay_ticker=wakes.append,
     )
-    async with TestClient(DaemonServer(app)) as http:
+    async with TestClient(DaemonServer(app, connections)) as http:
         api = ApiFixture(http=http, client=client, redis=redis, keys=keys, store=store, metrics=metrics, wakes=wakes)
         yield api
     await client.aclose()
