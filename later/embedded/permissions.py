@@ -16,7 +16,10 @@ OTHERS = 0o077
 OTHERS_WRITE = 0o022
 PRIVATE_UMASK = 0o077
 
-_NAMES = ("store.sock", "store.pid", "store.log", "lock", "owner.lock", "appendonlydir", "dump.rdb", "lost+found")
+_NAMES = (
+    "store.sock", "store.pid", "store.log", "lock", "owner.lock", "appendonlydir", "dump.rdb", "signing.key",
+    "lost+found",
+)  # fmt: skip
 """Names of the files in a data directory, also after a BGSAVE, or in the root of a file system."""
 _TEMPORARY_PREFIX = "temp-"
 """The beginning of the name of a file that the server writes and then renames."""

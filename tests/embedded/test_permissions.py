@@ -60,6 +60,7 @@ async def test_files_that_an_older_version_left_open_are_closed(data: Path) -> N
         send(data, "SET", "task", "kept")
         send(data, "SAVE")
     assert (data / "dump.rdb").exists()
+    (data / "signing.key").write_text("secret")
     for path in (data, *data.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     async with a_store(data):
