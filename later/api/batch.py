@@ -16,12 +16,13 @@ import structlog
 from aiohttp import web
 from msgspec import UNSET
 
+from later.api.authorization import CALLER
 from later.api.batch_body import split_items
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.problem_types import NO_SUCH_JOB
 from later.api.problems import ErrorBody, error_body, problem_response
-from later.api.requests import body_too_large, parse_id, parse_switch, read_body
+from later.api.requests import body_too_large, parse_id, parse_switch, path_parameter, read_body
 from later.api.response_schemas import (
     BatchCreateResponse,
     BatchDeleteResponse,
@@ -39,7 +40,8 @@ from later.core.clock import rfc3339
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
 from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
-from later.core.validation import EXPECTED, check_id, format_value
+from later.core.task_names import id_of
+from later.core.validation import check_id
 from later.metrics import Metrics
 from later.store.bulk_jobs import batch_digest
 from later.store.open import Store
@@ -91,7 +93,9 @@ class BatchHandlers:
 
         With `job`, count the batch into that job; with `run`, also into that run of it.
         """
-        job, run = _parse_id(request.query, "job"), _parse_id(request.query, "run")
+        caller, query = request[CALLER], request.query
+        job = caller.own_job(query["job"]) if "job" in query else None
+        run = check_id(query["run"], "run") if "run" in query else None
         if run is not None and job is None:
             raise Refused("run: expected the parameter job with it", "run")
         dry_run = parse_switch(request.query, "dry_run")
@@ -103,7 +107,7 @@ class BatchHandlers:
 
             def admit_item(item: bytes) -> Task:
                 draft = parse_draft(item)
-                return admit(draft, policies, now, draft.id or new_id())
+                return admit(draft, policies, now, draft.id or new_id(), caller)
 
             tasks = await self._validate(items, admit_item)
             refused = sum(isinstance(task, Refused) for task in tasks)
@@ -126,7 +130,7 @@ class BatchHandlers:
         items = split_items(await read_body(request, MAX_BATCH_BYTES), request.content_type)
         with self._bytes_in_answers.open_answer() as task_answer:
             with self._pending_writes.reserve(len(items)):
-                ids = await self._validate(items, parse_id)
+                ids = await self._validate(items, partial(parse_id, caller=request[CALLER]))
                 known = await self._query([id for id in ids if isinstance(id, str)], task_answer)
             answers = _answers_of_items(ids, known, task_answer)
             errors = _count_errors(answers)
@@ -178,13 +182,13 @@ class BatchHandlers:
 
     async def show_job(self, request: web.Request) -> web.StreamResponse:
         """`GET /jobs/{id}`. With `run`, answer the counts of that run alone."""
-        job = _check_id("job", request.match_info["id"])
-        run = _parse_id(request.query, "run")
+        job = request[CALLER].job_name(path_parameter(request, "id"))
+        run = check_id(request.query["run"], "run") if "run" in request.query else None
         try:
             counts = await self._store.bulk_jobs.counts(job, run)
         except NotFound:
             of_run = "" if run is None else f' and the run "{run}"'
-            missing = ErrorBody(status=404, detail=f'nothing is counted under the job "{job}"{of_run}')
+            missing = ErrorBody(status=404, detail=f'nothing is counted under the job "{id_of(job)}"{of_run}')
             return problem_response(missing, NO_SUCH_JOB)
         return json_response(
             JobResponse(
@@ -202,7 +206,8 @@ class BatchHandlers:
         """Call the store with the ids of a batch, and return an answer or an error for each item."""
         items = split_items(await read_body(request, MAX_BATCH_BYTES), request.content_type)
         with self._pending_writes.reserve(len(items)):
-            return await _call_for_valid(await self._validate(items, parse_id), call)
+            names = await self._validate(items, partial(parse_id, caller=request[CALLER]))
+            return await _call_for_valid(names, call)
 
     async def _validate(self, items: Sequence[bytes], parse: Callable[[bytes], Item]) -> list[Item | Refused]:
         """Return each item parsed, or its refusal."""
@@ -303,15 +308,3 @@ def _create_result(task: Task | Refused, answer: CreateResult | LaterError) -> C
     return CreateResponse(
         id=task.id, due_at=due_time(task, answer), created=created, warning=expiry_warning(task, created)
     )
-
-
-def _parse_id(query: Mapping[str, str], name: str) -> str | None:
-    """Return the id of a job or a run among the parameters; None if it is not there. Raises Refused."""
-    return _check_id(name, query[name]) if name in query else None
-
-
-def _check_id(name: str, text: str) -> str:
-    try:
-        return check_id(text)
-    except Refused:
-        raise Refused(f"{name}: expected {EXPECTED['id']}, got {format_value(text)}", name) from None

@@ -8,6 +8,7 @@ from functools import partial
 from aiohttp import web
 
 from later.api.audit_records import recorded
+from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.move_requests import check_limit, move_answer, parse_cursor, parse_dead_range, parse_purge_ranges
@@ -27,7 +28,8 @@ from later.api.topics import parse_topic_scope
 from later.core.audit_event import AuditAction
 from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE
-from later.core.validation import check_id, parse_topic, refusal
+from later.core.task_names import id_of
+from later.core.validation import parse_topic, refusal
 from later.store.group_commit import GroupCommit
 from later.store.keys import Bucket
 from later.store.open import Store
@@ -60,19 +62,19 @@ class EditHandlers:
         changes = parse_update_request(await read_body(request, self._max_body))
         if changes.id is None:
             raise refusal("id", None)
-        id = check_id(changes.id)
+        name = request[CALLER].task_name(changes.id)
         changes.require_any()
         with self._pending_writes.reserve():
             policies, now = await self._store.policies.current(), await self._store.time.now()
-            record = await self._update(TaskEdit(id, changes, policies, now.high), len(changes.content or ""))
+            record = await self._update(TaskEdit(name, changes, policies, now.high), len(changes.content or ""))
         self._wake_if_in_delay(record)
         return json_response(task_view(record))
 
     async def run_now(self, request: web.Request) -> web.StreamResponse:
         """`POST /run-now`."""
-        id = parse_id(await read_body(request, self._max_body))
+        name = parse_id(await read_body(request, self._max_body), request[CALLER])
         with self._pending_writes.reserve():
-            record = await self._run_now(id)
+            record = await self._run_now(name)
         self._wake_if_in_delay(record)
         return json_response(task_view(record))
 
@@ -84,9 +86,12 @@ class EditHandlers:
         for field in RedriveRequest.__struct_fields__:
             if field != "id" and getattr(body, field) is not None:
                 raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
-        id = check_id(body.id)
-        with self._recorded(request, AuditAction.DEAD_REDRIVEN, id=id) as details, self._pending_writes.reserve():
-            record = await self._redrive(id)
+        name = request[CALLER].task_name(body.id)
+        with (
+            self._recorded(request, AuditAction.DEAD_REDRIVEN, id=id_of(name)) as details,
+            self._pending_writes.reserve(),
+        ):
+            record = await self._redrive(name)
             details["topic"] = record.topic
         self._wake_if_in_delay(record)
         return json_response({"redriven": 1})
@@ -95,8 +100,8 @@ class EditHandlers:
         """Redrive the dead tasks of a topic."""
         if body.topic is None:
             raise Refused("topic: expected an id or a topic, got neither", "topic")
-        topic, reason = parse_topic(body.topic), check_reason(body.reason)
-        cursor, limit = parse_cursor(body.cursor), check_limit(body.limit)
+        topic, reason = request[CALLER].own_topic(parse_topic(body.topic)), check_reason(body.reason)
+        cursor, limit = parse_cursor(body.cursor, request[CALLER]), check_limit(body.limit)
         dead = parse_dead_range(topic, body, cursor)
         if body.rate is not None and not body.rate >= MIN_RATE:
             raise refusal("rate", body.rate, EXPECTED["rate"])
@@ -124,7 +129,7 @@ class EditHandlers:
         topic = parse_topic_scope(request).name
         raw_body = await read_body(request, self._max_body)
         body = parse_purge_request(raw_body) if raw_body.strip() else PurgeRequest()
-        ranges, limit = parse_purge_ranges(topic, body), check_limit(body.limit)
+        ranges, limit = parse_purge_ranges(topic, body, request[CALLER]), check_limit(body.limit)
         reason = check_reason(body.reason)
         if body.dry_run:
             return await self._count("purged", ranges, reason, limit)

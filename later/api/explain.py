@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from aiohttp import web
 
+from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_explain_request, read_body
@@ -15,7 +16,7 @@ from later.core.errors import LaterError, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.origin import Origin
 from later.core.task import Task
-from later.core.validation import check_id, parse_topic
+from later.core.validation import parse_topic
 from later.store.keys import Bucket
 from later.store.open import Store
 from later.store.stats import HEARTBEAT_TIMEOUT_MS
@@ -48,8 +49,8 @@ class ExplainHandlers:
             got = "neither" if body.id is None else "both"
             raise Refused(f"id: expected either an id or a topic, got {got}", "id")
         if body.id is not None:
-            return await self._explain_task(check_id(body.id))
-        name = parse_topic(body.topic)
+            return await self._explain_task(request[CALLER].task_name(body.id))
+        name = request[CALLER].own_topic(parse_topic(body.topic))
         with self._pending_writes.reserve():
             now = (await self._store.time.now()).low
             facts = (await self._topic_facts(name, now))._replace(
@@ -62,9 +63,9 @@ class ExplainHandlers:
             explanation = explain_topic(facts, now)
         return json_response({"sentence": explanation.sentence, **explanation.details})
 
-    async def _explain_task(self, id: str) -> web.StreamResponse:
+    async def _explain_task(self, name: str) -> web.StreamResponse:
         with self._pending_writes.reserve():
-            [record] = await self._store.lookup.query([id])
+            [record] = await self._store.lookup.query([name])
             if isinstance(record, LaterError):
                 raise record
             now = (await self._store.time.now()).low

@@ -8,14 +8,16 @@ from contextlib import aclosing
 import msgspec
 from aiohttp import web
 
+from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
-from later.api.paging import decode_cursor, encode_cursor, parse_page_size
+from later.api.paging import decode_cursor, encode_cursor, format_cursor_id, parse_cursor_id, parse_page_size
 from later.api.requests import DEATH_FIELDS, EXPECTED, ListRequest, check_reason, parse_list_request, read_body
 from later.api.response_schemas import ListResponse
 from later.api.task_answers import BytesInAnswers, TaskAnswer, send
+from later.core.caller import Caller
 from later.core.errors import Refused
-from later.core.validation import check_id, format_value, parse_time, parse_topic, refusal
+from later.core.validation import format_value, parse_time, parse_topic, refusal
 from later.store.dead_letters import MAX_EXAMINED
 from later.store.keys import Bucket
 from later.store.open import Store
@@ -43,7 +45,8 @@ class ListHandlers:
     async def list_tasks(self, request: web.Request) -> web.StreamResponse:
         """`POST /list`."""
         body = parse_list_request(await read_body(request, self._max_body))
-        ranges, limit, reason = _parse_ranges(body), parse_page_size(body.limit), check_reason(body.reason)
+        ranges = _parse_ranges(body, request[CALLER])
+        limit, reason = parse_page_size(body.limit), check_reason(body.reason)
         with self._bytes_in_answers.open_answer() as task_answer:
             with self._pending_writes.reserve():
                 page = await self._read_page(ranges, limit, reason, task_answer)
@@ -75,16 +78,21 @@ class ListHandlers:
 def _end_page(page: ListResponse, position: tuple[int, str] | None) -> ListResponse:
     """Return a page that others may follow, with the cursor that leads on from a score and an id."""
     assert position is not None  # the first task always fits
-    return msgspec.structs.replace(page, cursor=encode_cursor(f"{position[0]} {position[1]}"))
+    return msgspec.structs.replace(page, cursor=_encode_position(*position))
 
 
-def _parse_ranges(body: ListRequest) -> list[BucketRange]:
+def _encode_position(score: int, id: str) -> str:
+    return encode_cursor(f"{score} {format_cursor_id(id)}")
+
+
+def _parse_ranges(body: ListRequest, caller: Caller) -> list[BucketRange]:
     """Return the ranges that a body names: with a reason or a time of death of dead tasks, otherwise of its state.
 
     Raises:
         Refused: a field is wrong, or does not go with another.
+        NotAllowed: the topic is of another namespace than the caller's.
     """
-    topic = parse_topic(body.topic)
+    topic = caller.own_topic(parse_topic(body.topic))
     death_fields = [field for field in DEATH_FIELDS if getattr(body, field) is not None]
     state = body.state if body.state is not None else Bucket.DEAD.value if death_fields else Bucket.DELAY.value
     if state not in BUCKETS_BY_STATE:
@@ -94,7 +102,7 @@ def _parse_ranges(body: ListRequest) -> list[BucketRange]:
             f'{death_fields[0]}: expected it with the state "dead", got {format_value(state)}', death_fields[0]
         )
     since, before = _parse_time_of(body, "due_after", "died_after"), _parse_time_of(body, "due_before", "died_before")
-    after = None if body.cursor is None else _parse_cursor(body.cursor)
+    after = None if body.cursor is None else _parse_cursor(body.cursor, caller)
     return [BucketRange(topic, bucket, since, before, after) for bucket in BUCKETS_BY_STATE[state]]
 
 
@@ -106,13 +114,13 @@ def _parse_time_of(body: ListRequest, due: str, died: str) -> int | None:
     return parse_time(given[0], getattr(body, given[0])) if given else None
 
 
-def _parse_cursor(cursor: str) -> tuple[int, str]:
+def _parse_cursor(cursor: str, caller: Caller) -> tuple[int, str]:
     """Return the score and id of the task, or other entry, after which the next page begins."""
     score, _, id = decode_cursor(cursor).partition(" ")
     try:
-        position = int(score), check_id(id)
+        position = int(score), parse_cursor_id(id, caller)
     except (ValueError, Refused):
         raise refusal("cursor", cursor, EXPECTED["cursor"]) from None
-    if encode_cursor(f"{position[0]} {position[1]}") != cursor:
+    if _encode_position(*position) != cursor:
         raise refusal("cursor", cursor, EXPECTED["cursor"])
     return position

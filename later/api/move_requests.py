@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from later.api.paging import decode_cursor, encode_cursor
+from later.api.paging import decode_cursor, encode_cursor, format_cursor_id, parse_cursor_id
 from later.api.requests import DEATH_FIELDS, EXPECTED, PurgeRequest, RedriveRequest
+from later.core.caller import ANYBODY, Caller
 from later.core.errors import Refused
-from later.core.validation import check_id, parse_time, refusal
+from later.core.validation import parse_time, refusal
 from later.store.dead_letters import PURGEABLE
 from later.store.keys import Bucket
 from later.store.types import BucketRange, MoveResult
@@ -26,10 +27,10 @@ class MoveCursor(NamedTuple):
     next_due_at: int = 0
 
     def encode(self) -> str:
-        return encode_cursor(" ".join(map(str, self)))
+        return encode_cursor(" ".join(map(str, self._replace(id=format_cursor_id(self.id)))))
 
 
-def parse_purge_ranges(topic: str, body: PurgeRequest) -> list[BucketRange]:
+def parse_purge_ranges(topic: str, body: PurgeRequest, caller: Caller) -> list[BucketRange]:
     """Return the ranges of a topic's tasks to purge: with a time or a reason only dead tasks, otherwise whole buckets.
 
     Raises:
@@ -50,7 +51,7 @@ def parse_purge_ranges(topic: str, body: PurgeRequest) -> list[BucketRange]:
     if {*(body.states or ["dead"])} != {"dead"}:
         field = dead_filters[0]
         raise Refused(f'{field}: expected it with "states": ["dead"] alone, because only the dead have died', field)
-    return [parse_dead_range(topic, body, parse_cursor(body.cursor))]
+    return [parse_dead_range(topic, body, parse_cursor(body.cursor, caller))]
 
 
 def parse_dead_range(topic: str, body: RedriveRequest | PurgeRequest, cursor: MoveCursor | None) -> BucketRange:
@@ -64,14 +65,14 @@ def parse_dead_range(topic: str, body: RedriveRequest | PurgeRequest, cursor: Mo
     )
 
 
-def parse_cursor(cursor: str | None) -> MoveCursor | None:
-    """Return what a cursor was made from. Raises Refused."""
+def parse_cursor(cursor: str | None, caller: Caller = ANYBODY) -> MoveCursor | None:
+    """Return what a cursor was made from. Raises Refused: also if it cannot have been given to this caller."""
     if cursor is None:
         return None
     parts = decode_cursor(cursor).split(" ")
     try:
         score, id, died_before, next_due_at = parts
-        parsed = MoveCursor(int(score), check_id(id), int(died_before), int(next_due_at))
+        parsed = MoveCursor(int(score), parse_cursor_id(id, caller), int(died_before), int(next_due_at))
     except (ValueError, Refused):
         raise refusal("cursor", cursor, EXPECTED["cursor"]) from None
     if parsed.encode() != cursor:

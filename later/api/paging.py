@@ -5,7 +5,8 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 from later.api.requests import EXPECTED, EXPECTED_PAGE_SIZE, MAX_PAGE_SIZE
-from later.core.validation import refusal
+from later.core.caller import Caller
+from later.core.validation import check_id, refusal
 
 DEFAULT_PAGE_SIZE = 100
 
@@ -42,3 +43,19 @@ def decode_cursor(cursor: str) -> str:
     if not position or encode_cursor(position) != cursor:
         raise refusal("cursor", cursor, EXPECTED["cursor"])
     return position
+
+
+def format_cursor_id(id: str) -> str:
+    """Return an id as it stands in a cursor: one with a namespace in front begins with a slash."""
+    return f"/{id}" if "/" in id else id
+
+
+def parse_cursor_id(text: str, caller: Caller) -> str:
+    """Return the id that stands in a cursor.
+
+    Raises:
+        Refused: it is none, or of another namespace than the caller's.
+    """
+    if text.startswith("/") and caller.can_see_id(text[1:]):
+        return text[1:]
+    return check_id(text)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from later.api.audit_records import recorded
+from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.requests import check_no_fields, parse_switch, path_parameter, read_body
 from later.core.audit_event import AuditAction
+from later.core.errors import NotAllowed
 from later.core.json_body import parse_object
 from later.core.policy import PolicyValue, format_policy, parse_policy_fields
 from later.core.policy_scopes import NO_SETTINGS, Policies, PolicyScope, Settings, namespace_scope
@@ -125,5 +127,19 @@ def _settings_view(settings: Settings) -> dict[str, PolicyValue]:
 
 
 def parse_namespace_scope(request: web.Request) -> PolicyScope:
-    """Return the namespace that the path names. Raises Refused."""
-    return namespace_scope(check_namespace(path_parameter(request, "namespace")))
+    """Return the namespace that the path names.
+
+    Raises:
+        Refused: it is no namespace.
+        NotAllowed: it is not the caller's, or it is, and is to be changed: the limits of a tenant are its operator's.
+    """
+    caller, namespace = request[CALLER], parse_namespace(request)
+    if caller.namespace is not None and request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+        detail = "namespace: this key may change the policies of its topics, not of its namespace"
+        raise NotAllowed(detail, "namespace", reason="namespace")
+    return namespace_scope(namespace)
+
+
+def parse_namespace(request: web.Request) -> str:
+    """Return the name of the namespace that the path names. Raises Refused; NotAllowed if it is not the caller's."""
+    return request[CALLER].own_namespace(check_namespace(path_parameter(request, "namespace")))

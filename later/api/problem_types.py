@@ -10,6 +10,7 @@ from typing import NamedTuple
 from later.core.errors import (
     Conflict,
     CrossSite,
+    IdTaken,
     InFlight,
     LaterError,
     NotAllowed,
@@ -99,6 +100,11 @@ IN_FLIGHT = ProblemType(
     "A worker is delivering the task at this moment, which does not allow the change.",
     "Try again when the delivery has ended. The task's `timeout` limits how long that takes.",
 )  # fmt: skip
+EXISTS = ProblemType(
+    "exists", 409, "The id is not free",
+    "The UUID that was chosen as an id is that of a task which is not in the namespace of the request's key.",
+    "Choose another id. Ids that are no UUIDs are of the key's namespace alone, so they never meet others'.",
+)  # fmt: skip
 CHANGED = ProblemType(
     "changed", 409, "The present state does not allow it",
     "The task is in a state that does not allow the change, or others change the same policies at this moment.",
@@ -152,7 +158,7 @@ TOO_MANY_WAITING = ProblemType(
 PROBLEM_TYPES = {
     type.name: type
     for type in (
-        REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, SLOW_BODY, IN_FLIGHT,
+        REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, SLOW_BODY, IN_FLIGHT, EXISTS,
         CHANGED, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING,
     )
 }  # fmt: skip
@@ -163,6 +169,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (UnknownExpectation, UNSUPPORTED._replace(status=417)),
     (Unsupported, UNSUPPORTED),
     (CrossSite, CROSS_SITE),
+    (IdTaken, EXISTS),
     (NotKnown, NO_KEY),
     (NotAllowed, NOT_ALLOWED),
     (TooOften, TOO_OFTEN),

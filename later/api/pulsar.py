@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from later.api.json_response import DATA_HEADERS, json_response
-from later.api.policies import change_settings, parse_namespace_scope
+from later.api.policies import change_settings, parse_namespace
 from later.api.requests import parse_switch, path_parameter, read_body
 from later.core.audit_event import AuditAction
 from later.core.errors import Refused
@@ -100,7 +100,7 @@ class PulsarHandlers:
 
 def parse_persistent_topic(request: web.Request) -> PolicyScope:
     """Return the topic that the path names in two parts: its namespace, and its name in it. Raises Refused."""
-    return topic_scope(parse_topic(f"{parse_namespace_scope(request).name}/{path_parameter(request, 'topic')}"))
+    return topic_scope(parse_topic(f"{parse_namespace(request)}/{path_parameter(request, 'topic')}"))
 
 
 def _settings_view(settings: Settings) -> dict[str, PolicyValue] | None:

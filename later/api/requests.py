@@ -11,11 +11,12 @@ from aiohttp import StreamReader, hdrs, web
 from aiohttp.http import HttpVersion11
 
 from later.core import validation
+from later.core.caller import Caller
 from later.core.edit import TaskChanges
 from later.core.errors import Refused, SlowBody, TooLarge, UnknownExpectation, Unsupported
 from later.core.json_body import body_parser, parse_object, unknown_field
 from later.core.retry import DEATH_REASONS
-from later.core.validation import EXPECTED_TIME, check_id, escape_name, format_value, refusal
+from later.core.validation import EXPECTED_TIME, escape_name, format_value, refusal
 
 ACCEPTED_ENCODINGS = ("identity", "gzip", "deflate")
 """The values of Content-Encoding that are accepted; a body is compressed in one way at most."""
@@ -195,12 +196,12 @@ parse_purge_request = body_parser(PurgeRequest, EXPECTED)
 _parse_id_request = body_parser(IdRequest, EXPECTED)
 
 
-def parse_id(body: bytes) -> str:
-    """Return the id that a body names. Raises Refused."""
+def parse_id(body: bytes, caller: Caller) -> str:
+    """Return the name of the task that a caller's body names by its id. Raises Refused."""
     id = _parse_id_request(body).id
     if id is None:
         raise refusal("id", None)
-    return check_id(id)
+    return caller.task_name(id)
 
 
 def check_no_fields(body: bytes) -> None:

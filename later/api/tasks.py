@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from aiohttp import web
 from msgspec import UNSET
 
+from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
@@ -49,7 +50,7 @@ class TaskHandlers:
             draft = parse_draft(await read_body(request, self._max_body))
             with self._pending_writes.reserve():
                 policies, now = await self._store.policies.current(), await self._store.time.now()
-                task = admit(draft, policies, now.high, new_id())
+                task = admit(draft, policies, now.high, new_id(), request[CALLER])
                 result = await self._create(task, len(task.content))
         except Refused:
             self._metrics.tasks_refused.inc()
@@ -76,14 +77,14 @@ class TaskHandlers:
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query`."""
-        id = parse_id(await read_body(request, self._max_body))
+        id = parse_id(await read_body(request, self._max_body), request[CALLER])
         with self._pending_writes.reserve():
             record = await self._query(id)
         return json_response(task_view(record))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """`POST /delete`."""
-        id = parse_id(await read_body(request, self._max_body))
+        id = parse_id(await read_body(request, self._max_body), request[CALLER])
         with self._pending_writes.reserve():
             deletion = await self._delete(id)
         return json_response(deletion_view(deletion))

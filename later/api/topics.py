@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
-from later.api.requests import path_parameter
+from later.api.requests import EXPECTED, path_parameter
+from later.core.caller import Caller
 from later.core.policy import format_policy
 from later.core.policy_scopes import PolicyScope, namespace_from_topic, topic_scope
-from later.core.validation import check_namespace, parse_topic
+from later.core.validation import check_namespace, parse_topic, refusal
 from later.store.open import Store
 from later.store.stats import TopicCounts
 
@@ -24,8 +26,10 @@ class TopicHandlers:
         """`GET /topics`."""
         query = request.query
         limit = parse_page_size(query.get("limit"))
-        namespace = check_namespace(query["namespace"]) if "namespace" in query else None
-        after = decode_cursor(query["cursor"]) if "cursor" in query else ""
+        caller = request[CALLER]
+        namespace = caller.own_namespace(check_namespace(query["namespace"])) if "namespace" in query else None
+        after = _parse_cursor(query["cursor"], caller) if "cursor" in query else ""
+        namespace = namespace or caller.namespace
         declared = (await self._store.policies.read()).topics
         now = (await self._store.time.now()).low
         found = await self._store.topic_index.page(declared, now, limit=limit + 1, after=after, namespace=namespace)
@@ -50,8 +54,20 @@ class TopicHandlers:
 
 
 def parse_topic_scope(request: web.Request) -> PolicyScope:
-    """Return the topic that the path names. Raises Refused."""
-    return topic_scope(parse_topic(path_parameter(request, "topic")))
+    """Return the topic that the path names. Raises Refused; NotAllowed if it is not in the caller's namespace."""
+    return topic_scope(request[CALLER].own_topic(parse_topic(path_parameter(request, "topic"))))
+
+
+def _parse_cursor(cursor: str, caller: Caller) -> str:
+    """Return the topic after which the next page begins.
+
+    Raises:
+        Refused: no answer to this caller had this cursor.
+    """
+    topic = decode_cursor(cursor)
+    if caller.namespace not in (None, namespace_from_topic(topic)):
+        raise refusal("cursor", cursor, EXPECTED["cursor"])
+    return topic
 
 
 def _counts_view(counts: TopicCounts, now: int) -> dict[str, float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from later.core.callback_url import check_callback
+from later.core.caller import ANYBODY, Caller
 from later.core.errors import Refused
 from later.core.policy import DelayMode, Policy
 from later.core.policy_scopes import Policies
@@ -15,7 +16,6 @@ from later.core.validation import (
     RESERVED_NAMESPACE,
     check_content,
     check_headers,
-    check_id,
     check_retry,
     format_value,
     parse_time,
@@ -28,22 +28,24 @@ _RESERVED_TOPICS = f"{RESERVED_NAMESPACE}/"
 """The beginning of the names of reserved topics. The topic `later` itself is in the namespace `default`."""
 
 
-def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
+def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Caller = ANYBODY) -> Task:
     """Return the task that `draft` requests at `now` (ms, the high end of the store's time), under its topic's policy.
 
     `fresh_id` is the id of a task whose caller chose none.
 
     Raises:
         Refused: a field is wrong; the text says what it takes and what it got.
+        NotAllowed: the topic or the id is of another namespace than the caller's.
     """
-    topic = parse_topic(draft.topic)
+    topic = caller.own_topic(parse_topic(draft.topic))
     if topic.startswith(_RESERVED_TOPICS):
         raise Refused(f"topic: expected another one, because the namespace {RESERVED_NAMESPACE} is reserved", "topic")
     policy = policies.for_topic(topic)
     execute_at = resolve_execute_at(draft, policy, now)
     ttl_ms = resolve_ttl_ms(draft.ttl, policy)
+    id = fresh_id if draft.id is None else caller.own_id(draft.id)
     return Task(
-        id=fresh_id if draft.id is None else check_id(draft.id),
+        id=id,
         own_id=draft.id is not None,
         topic=topic,
         callback=check_callback(draft.callback),
@@ -53,6 +55,7 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
         created_at=now,
         execute_at=execute_at,
         expires_at=None if ttl_ms is None else now + ttl_ms,
+        is_namespaced_uuid=caller.namespace is not None and draft.id is not None and "/" not in id,
     )
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from later.core.api_keys import ALL_SCOPES, ApiKey, Scope, format_scopes
-from later.core.errors import NotAllowed
+from later.core.errors import NotAllowed, Refused
+from later.core.policy_scopes import namespace_from_topic
+from later.core.task import is_uuid
+from later.core.task_names import is_namespaced, name_prefix
+from later.core.validation import check_id, format_value
+
+RESERVED_ID_STARTS = ("s:", "ev:")
+"""How the ids begin that later itself will give to tasks: callers create none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +42,87 @@ class Caller:
             raise NotAllowed(
                 f"this key is for the namespace {self.namespace}, and metrics show all namespaces", reason="namespace"
             )
+
+    # The namespace that the caller is bound to
+
+    def own_topic(self, topic: str) -> str:
+        """Return a topic, by its canonical name, that the caller has named. Raises NotAllowed."""
+        if self.namespace is not None and namespace_from_topic(topic) != self.namespace:
+            raise self._is_outside("topic")
+        return topic
+
+    def own_namespace(self, namespace: str) -> str:
+        """Return a namespace that the caller has named. Raises NotAllowed."""
+        if self.namespace is not None and namespace != self.namespace:
+            raise self._is_outside("namespace")
+        return namespace
+
+    def own_id(self, text: str) -> str:
+        """Return the id of a task that the caller creates under an id of its own.
+
+        A bound caller's id has its namespace in front, written by the caller or not. A UUID has none.
+
+        Raises:
+            Refused: it is no id, or a reserved one.
+            NotAllowed: it has another namespace in front.
+        """
+        id = self._own_part(text, "id")
+        check_free_id(id, "id")
+        return id if self.namespace is None or is_uuid(id) else name_prefix(self.namespace) + id
+
+    def own_job(self, text: str) -> str:
+        """Return the id of a bulk job that the caller counts tasks into: as `own_id`, and a UUID is no exception."""
+        job = self._own_part(text, "job")
+        check_free_id(job, "job")
+        return job if self.namespace is None else name_prefix(self.namespace) + job
+
+    def task_name(self, text: str) -> str:
+        """Return the name (see `task_names`) by which the store's verbs find the task that the caller means by an id.
+
+        Under a bound caller's name no task of another namespace is found: an id with another namespace in front gets a
+        second one, which no task has. An unbound key may name the tasks of all namespaces.
+
+        Raises:
+            Refused: it is no id.
+        """
+        return self._name(text, "id")
+
+    def job_name(self, text: str) -> str:
+        """Return the id of the bulk job that the caller means. Raises Refused."""
+        return self._name(text, "job")
+
+    def can_see_id(self, id: str) -> bool:
+        """Return True if an id with a namespace in front may be in a cursor that this caller was given."""
+        return is_namespaced(id) and (self.namespace is None or id.startswith(name_prefix(self.namespace)))
+
+    def _name(self, text: str, field: str) -> str:
+        namespace = self.namespace
+        if namespace is None:
+            return text if self.key_id is not None and is_namespaced(text) else check_id(text, field)
+        own = self._without_prefix(text)
+        return name_prefix(namespace) + (own if is_namespaced(own) else check_id(own, field))
+
+    def _own_part(self, text: str, field: str) -> str:
+        own = self._without_prefix(text)
+        if self.namespace is not None and is_namespaced(own):
+            raise self._is_outside(field)
+        return check_id(own, field)
+
+    def _without_prefix(self, text: str) -> str:
+        if self.namespace is None or "/" not in text:
+            return text
+        prefix = name_prefix(self.namespace)
+        return text.removeprefix(prefix if text.startswith(prefix) else f"{self.namespace}/")
+
+    def _is_outside(self, field: str) -> NotAllowed:
+        return NotAllowed(f"{field}: this key is for the namespace {self.namespace}", field, reason="namespace")
+
+
+def check_free_id(id: str, field: str) -> None:
+    """Raise Refused if an id, without a namespace in front, is reserved."""
+    if id.startswith(RESERVED_ID_STARTS):
+        starts = " or ".join(RESERVED_ID_STARTS)
+        raise Refused(f"{field}: expected one that does not begin with {starts}, got {format_value(id)}", field)
 
 
 ANYBODY = Caller(key_id=None, namespace=None, scopes=ALL_SCOPES)

@@ -71,6 +71,13 @@ class TooOften(Denied):
         self.retry_after_s = retry_after_s
 
 
+class IdTaken(Refused):
+    """The caller's fault: a UUID that it chose as an id is that of another namespace's task."""
+
+    def __init__(self) -> None:
+        super().__init__("id: this UUID is not for this namespace: choose another one", "id")
+
+
 class InputUnreadable(LaterError):
     """The caller's fault: a file or a table does not exist, or cannot be read; the text says why."""
 

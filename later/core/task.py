@@ -51,6 +51,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The time from which on it is not delivered any more; None: it does not expire."""
     renewed_at: int | None = None
     """The time at which it was last brought back from `dead`, from which its ttl counts; None: it never was."""
+    is_namespaced_uuid: bool = False
+    """True if the id is a UUID that a caller of the topic's namespace chose: that namespace alone remembers it."""
 
     @property
     def ttl_starts_at(self) -> int:
@@ -73,14 +75,15 @@ class _TaskBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ttl_ms: int | None
 
 
-class _RenewedTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
-    """A body with one more field, which few tasks have. It costs the others nothing."""
+class _LongTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
+    """A body with fields that few tasks have. They cost the others nothing."""
 
     renewed_ms: int | None = None
+    is_namespaced_uuid: bool = False
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_RenewedTaskBody)
+_decoder = msgspec.msgpack.Decoder(_LongTaskBody)
 
 
 def encode_task(task: Task) -> bytes:
@@ -97,9 +100,10 @@ def encode_task(task: Task) -> bytes:
         task.headers or None,
         None if task.expires_at is None else task.expires_at - task.created_at,
     )
-    if task.renewed_at is None:
+    if task.renewed_at is None and not task.is_namespaced_uuid:
         return _encoder.encode(body)
-    return _encoder.encode([*msgspec.structs.astuple(body), task.renewed_at - task.created_at])
+    fields = [*msgspec.structs.astuple(body), None if task.renewed_at is None else task.renewed_at - task.created_at]
+    return _encoder.encode([*fields, True] if task.is_namespaced_uuid else fields)
 
 
 def decode_task(task_id: str, body: bytes) -> Task:
@@ -126,6 +130,7 @@ def decode_task(task_id: str, body: bytes) -> Task:
         execute_at=stored.created_at + stored.delay_ms,
         expires_at=None if stored.ttl_ms is None else stored.created_at + stored.ttl_ms,
         renewed_at=None if stored.renewed_ms is None else stored.created_at + stored.renewed_ms,
+        is_namespaced_uuid=stored.is_namespaced_uuid,
     )
 
 
@@ -161,12 +166,22 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[89ab][0-9a-f]{3}-[0-9a
 """A canonical UUID: in lower case, of the variant that RFC 9562 defines."""
 
 
-def pack_id(task_id: str) -> bytes:
+def is_uuid(task_id: str) -> bool:
+    """Return True if the id is a canonical UUID."""
+    return _UUID.fullmatch(task_id) is not None
+
+
+def pack_id(name: str) -> bytes:
     """Return the id as the store holds it: a canonical UUID as its 16 bytes, which saves 24 each time.
 
-    No other id can be mistaken for one, because ids are ASCII, and byte 8 of a UUID of the RFC 9562 variant is not.
+    No other id can be mistaken for one, because ids are ASCII, and byte 8 of a UUID of the RFC 9562 variant is not. Of
+    the name of a UUID, `team/<UUID>`, the store holds the UUID alone (see `task_names`).
     """
-    return bytes.fromhex(task_id.replace("-", "")) if _UUID.fullmatch(task_id) else task_id.encode()
+    if _UUID.fullmatch(name):
+        return bytes.fromhex(name.replace("-", ""))
+    if "/" in name and _UUID.fullmatch(name, name.index("/") + 1):
+        return bytes.fromhex(name[name.index("/") + 1 :].replace("-", ""))
+    return name.encode()
 
 
 def unpack_id(stored: bytes) -> str:

@@ -151,14 +151,14 @@ def utf8_size(field: str, text: str) -> int:
         raise Refused(f"{field}: expected Unicode text, got a lone surrogate in it", field) from None
 
 
-def check_id(text: str) -> str:
-    """Check an id that a caller chose, and return it.
+def check_id(text: str, field: str = "id") -> str:
+    """Check an id that a caller chose, and return it. `field` is where it was given.
 
     Raises:
         Refused: it is not 1 to 128 characters of A-Za-z0-9._~:-
     """
     if not _ID.fullmatch(text):
-        raise refusal("id", text)
+        raise refusal(field, text, EXPECTED["id"])
     return text
 
 

@@ -54,9 +54,9 @@ class BulkJobs:
     ) -> None:
         """Count a batch again without its failed items, because they are sent again, alone or with the whole batch.
 
-        `answers` has an entry for each item: a Refused, another LaterError if it failed, or a result.
+        `answers` has an entry for each item: a LaterError if it was refused, or has failed in the store, or a result.
         """
-        failed = [i for i, a in enumerate(answers) if isinstance(a, LaterError) and not isinstance(a, Refused)]
+        failed = [i for i, a in enumerate(answers) if isinstance(a, LaterError) and isinstance(tasks[i], Task)]
         valid = len(answers) - batch.refused - len(failed)
         if failed:
             rest = batch_digest([items[i] for i in failed], [tasks[i] for i in failed])

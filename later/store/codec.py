@@ -22,9 +22,9 @@ _BUCKETS = tuple(Bucket)
 
 
 class StoredTask(NamedTuple):
-    """A task as it was read from the pool. `task` is the error if `raw` cannot be decoded."""
+    """A task as it was read from the pool by this name. `task` is the error if `raw` cannot be decoded."""
 
-    id: str
+    name: str
     shard: Shard
     topic: bytes
     raw: bytes

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from later.core.edit import edit, renew_ttl
 from later.core.errors import Conflict, InFlight, LaterError, NotFound, StoreDown, UnreadableBody
 from later.core.task import Task, encode_task, pack_id
+from later.core.task_names import id_of, pack_remembered
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket
@@ -112,15 +113,15 @@ class Edits:
     async def _preview(self, ids: Sequence[str], *, leave_ended: bool) -> list[Deletion | LaterError]:
         results: dict[str, Deletion | LaterError] = {}
         async for records in self._lookup.query_in_slices(ids):
-            for id, found in records.items():
+            for name, found in records.items():
                 if isinstance(found, TaskRecord) and not (leave_ended and found.state is Bucket.DEAD):
-                    results[id] = Deletion(id, in_flight=found.state is Bucket.UNACK)
+                    results[name] = Deletion(found.id, in_flight=found.state is Bucket.UNACK)
                 elif isinstance(found, TaskRecord):
-                    results[id] = _not_pending(id)
+                    results[name] = _not_pending(found.id)
                 elif isinstance(found, NotFound) and found.ended and not leave_ended:
-                    results[id] = Deletion(id, ended=True)
+                    results[name] = Deletion(found.task_id, ended=True)
                 else:
-                    results[id] = found
+                    results[name] = found
         return _first_occurrences(ids, [results[id] for id in ids])
 
     async def _apply(self, verb: _Verb[Item], items: list[Item]) -> Results:
@@ -153,24 +154,24 @@ class Edits:
         results: Results = {}
         answers = await fan_out(self._client, verb.name, changes, locate, verb.build, parse)
         for change, answer in zip(changes, answers, strict=True):
-            id = change.seen.id
+            name, id = change.seen.name, id_of(change.seen.name)
             if isinstance(answer, LaterError):
-                results[id] = answer
+                results[name] = answer
                 continue
             code, row = answer
             if code != OTHER_BODY:
                 task = change.task if code == CHANGED else change.seen.task
                 record = build_record(id, change.seen.topic, task, row)
                 if record is None:
-                    results[id] = in_no_bucket(id)
+                    results[name] = in_no_bucket(id)
                 else:
-                    results[id] = record if code == CHANGED else verb.explain(record)
+                    results[name] = record if code == CHANGED else verb.explain(record)
         return results
 
     async def _delete_or_forget(self, ids: list[str]) -> dict[str, Deletion | LaterError]:
         results = await self._delete(ids, leave_dead=False)
         ended = [id for id, result in results.items() if isinstance(result, NotFound) and result.ended]
-        forget: list[Command] = [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended]
+        forget: list[Command] = [("ZREM", self._keys.shard_of(id).done, pack_remembered(id)) for id in ended]
         try:
             answers = await self._client.execute_each("forget", forget)
         except StoreDown as error:
@@ -179,7 +180,7 @@ class Edits:
             if isinstance(answer, LaterError):
                 results[id] = answer
             else:  # of two deletes at once, only one has forgotten the id
-                results[id] = Deletion(id, ended=True) if answer else NotFound(id)
+                results[id] = Deletion(id_of(id), ended=True) if answer else NotFound(id_of(id))
         return results
 
     async def _delete(self, left: list[str], *, leave_dead: bool) -> dict[str, Deletion | LaterError]:
@@ -203,11 +204,11 @@ class Edits:
             results |= {id: error for id, error in looked_up.items() if isinstance(error, LaterError)}
             for stored, answer in zip(found, answers, strict=True):
                 if isinstance(answer, LaterError):
-                    results[stored.id] = answer
+                    results[stored.name] = answer
                 elif answer == LEFT:
-                    results[stored.id] = _not_pending(stored.id)
+                    results[stored.name] = _not_pending(id_of(stored.name))
                 elif answer != OTHER_BODY:
-                    results[stored.id] = Deletion(stored.id, in_flight=answer == IN_FLIGHT)
+                    results[stored.name] = Deletion(id_of(stored.name), in_flight=answer == IN_FLIGHT)
             left = [id for id in looked_up if id not in results]
             if not left:
                 return results
@@ -218,7 +219,7 @@ def _delete_command(shard: Shard, topic: bytes, stored_tasks: Sequence[StoredTas
     keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values(), shard.expiry]
     arguments: list[Argument] = [topic, int(leave_dead)]
     for stored in stored_tasks:
-        arguments += [pack_id(stored.id), stored.raw, int(stored.has_ttl)]
+        arguments += [pack_id(stored.name), stored.raw, int(stored.has_ttl)]
     return scripts.DELETE.call(keys, arguments)
 
 
@@ -246,10 +247,11 @@ async def _apply_in_order(items: Sequence[Item], apply: Callable[[list[Item]], A
 def _split_batches(items: Sequence[Item]) -> Iterator[list[Item]]:
     batch: dict[str, Item] = {}
     for item in items:
-        if _id(item) in batch or len(batch) == MAX_BODIES:
+        id = id_of(_id(item))  # a UUID may be named by its namespace's callers and by others
+        if id in batch or len(batch) == MAX_BODIES:
             yield list(batch.values())
             batch = {}
-        batch[_id(item)] = item
+        batch[id] = item
     if batch:
         yield list(batch.values())
 
@@ -257,7 +259,10 @@ def _split_batches(items: Sequence[Item]) -> Iterator[list[Item]]:
 def _first_occurrences(ids: Sequence[str], answers: Sequence[Deletion | LaterError]) -> list[Deletion | LaterError]:
     """Return the answers to a delete; `NotFound` for an id that was deleted earlier in the list."""
     first = {id: position for position, id in reversed(list(enumerate(ids)))}
-    return [answer if first[id] == n else NotFound(id) for n, (id, answer) in enumerate(zip(ids, answers, strict=True))]
+    return [
+        answer if first[name] == n else NotFound(id_of(name))
+        for n, (name, answer) in enumerate(zip(ids, answers, strict=True))
+    ]
 
 
 def _not_pending(id: str) -> Conflict:
@@ -282,7 +287,7 @@ def _update_verb() -> _Verb[TaskEdit]:
         arguments: list[Argument] = [topic]
         for seen, task, due_at in changes:
             assert isinstance(task, Task)
-            arguments += [pack_id(seen.id), seen.raw, encode_task(task), "" if due_at is None else due_at]
+            arguments += [pack_id(seen.name), seen.raw, encode_task(task), "" if due_at is None else due_at]
             arguments.append("" if task.expires_at is None else task.expires_at)
         return scripts.UPDATE.call(keys, arguments)
 
@@ -301,7 +306,7 @@ def _run_now_verb(now: int) -> _Verb[str]:
         keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.ERROR]]
         arguments: list[Argument] = [topic, now]
         for change in changes:
-            arguments += [pack_id(change.seen.id), change.seen.raw]
+            arguments += [pack_id(change.seen.name), change.seen.raw]
         return scripts.RUN_NOW.call(keys, arguments)
 
     def explain(found: TaskRecord) -> Result:
@@ -320,7 +325,7 @@ def _redrive_verb(now: int) -> _Verb[str]:
         redrives: list[Redrive] = []
         for seen, task, _ in changes:
             new = task if isinstance(task, Task) and task is not seen.task else None
-            redrives.append(Redrive(pack_id(seen.id), None, now, seen.raw, new))
+            redrives.append(Redrive(pack_id(seen.name), None, now, seen.raw, new))
         return redrive_command(*target, redrives)
 
     def explain(found: TaskRecord) -> Result:

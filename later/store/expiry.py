@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from later.core.errors import LaterError
 from later.core.retry import Failure, encode_failure
 from later.core.task import Task, decode_task_or_error, pack_id, unpack_id
+from later.core.task_names import name_of, pack_remembered
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, UNREAD, parse_failure
@@ -104,7 +105,8 @@ class Expiry:
                 break
             id = unpack_id(packed)
             task = None if body is None else decode_task_or_error(id, body)
-            tasks.append(DeadTask(id, topic.topic, topic.shard, own_id=isinstance(task, Task) and task.own_id))
+            name = name_of(task) if isinstance(task, Task) and task.own_id else None
+            tasks.append(DeadTask(id, topic.topic, topic.shard, name is not None, name))
         return tasks
 
     async def sweep(self, dead: Sequence[DeadTask], latest: int, remember_until: int | None) -> list[bool | LaterError]:
@@ -118,6 +120,7 @@ class Expiry:
             for task in some:
                 remembered = task.own_id and remember_until is not None
                 arguments += [pack_id(task.id), remember_until or "" if remembered else ""]
+                arguments.append(pack_remembered(task.name or task.id))
             return scripts.SWEEP.call(keys, arguments)
 
         return await fan_out(self._client, "sweep", dead, self._locate, build, parse_flags)

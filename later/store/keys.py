@@ -29,11 +29,13 @@
 |                         |        | a while also one whose tasks were deleted, purged or swept, and not yet  |
 |                         |        | one whose tasks a daemon of an older version has created                 |
 | `{later:0}:expiry`      | zset   | `<topic>\0<id>` → when the task's ttl ends; only of tasks that have one  |
-| `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten                        |
+| `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten; of a UUID that a      |
+|                         |        | caller of a namespace chose, `<namespace>/<UUID>`                        |
 | `{later:0}:job:<job>`   | hash   | this shard's counts of a bulk job: `created`, and in the job's own       |
 |                         |        | shard `valid`, `refused` and a field for each batch that was counted;    |
-|                         |        | the same for a run of the job, under `<job>/<run>`                       |
-| `{later:0}:jobs`        | zset   | job, or `<job>/<run>` → when it may be forgotten                         |
+|                         |        | the same for a run of the job, under `<job>/<run>`; a job of a           |
+|                         |        | namespace is under `/<namespace>/<job>`                                  |
+| `{later:0}:jobs`        | zset   | job, or `<job>/<run>`, as above → when it may be forgotten               |
 
 Ids are packed (see `later.core.task.pack_id`); times are ms of the store's clock. No key has a TTL, because a store may
 evict volatile keys; the exceptions are a topic's `flow`, which lasts a day, and its `origins`, which last until their
@@ -47,6 +49,7 @@ from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 from zlib import crc32
 
+from later.core.task_names import id_of
 from later.store.scripts import MAX_TASKS, MAX_TOPICS
 
 Item = TypeVar("Item")
@@ -123,11 +126,12 @@ class Keys:
     def origin_holds(self, topic: str) -> bytes:
         return self._origin_holds_prefix + topic.encode()
 
-    def shard_of(self, task_id: str) -> Shard:
+    def shard_of(self, name: str) -> Shard:
         """Return the shard of a task or job: the CRC-32 of its id's UTF-8, modulo the number of shards."""
         if len(self.shards) == 1:
             return self.shards[0]
-        return self.shards[crc32(task_id.encode()) % len(self.shards)]
+        id = id_of(name) if "/" in name else name
+        return self.shards[crc32(id.encode()) % len(self.shards)]
 
 
 class ShardTopic(NamedTuple):
@@ -194,9 +198,14 @@ def group_topics(targets: Iterable[tuple[Shard, bytes, int]]) -> list[TopicGroup
     return groups
 
 
-def counter_name(job: str, run: str | None) -> str:
-    """Return the name under which a job is counted, or one run of it: neither id contains a slash."""
-    return job if run is None else f"{job}/{run}"
+def counter_name(job: str, run: str | None = None) -> str:
+    """Return the name under which a job is counted, or one run of it.
+
+    Only a namespace's job has a slash in it, so it begins with one: `/team/a` is the job `a` of the namespace `team`,
+    and `team/a` the run `a` of the job `team`.
+    """
+    name = f"/{job}" if "/" in job else job
+    return name if run is None else f"{name}/{run}"
 
 
 def expiry_member(topic: bytes, packed_id: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Tasks by their ids alone.
+"""Tasks by their ids alone, or by their names (`task_names`), which find no task of another namespace.
 
 An id does not name its topic, and so not the buckets of its task: the body does. So the body is read first, or the
 topic is guessed; if the guess is wrong, the read starts over.
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
 from later.core.task import Task, decode_task_or_error, pack_id
+from later.core.task_names import can_be_in, id_of, pack_remembered
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, UNREAD, StoredTask, TaskRow, build_record, in_no_bucket, parse_rows
@@ -58,28 +59,36 @@ class Lookup:
         def build(target: ShardTopic, some: list[str], max_bytes: int) -> Command:
             return scripts.READ_BODIES.call([target.shard.pool], [max_bytes, *map(pack_id, some)])
 
-        def build_ended(target: ShardTopic, some: list[str]) -> Command:
-            return ("ZMSCORE", target.shard.done, *map(pack_id, some))
-
         raws = dict(zip(ids, await fan_out_reads(self._client, "read", ids, self._locate, build), strict=True))
-        missing = [id for id, raw in raws.items() if raw is None]
-        ends = await fan_out(self._client, "read", missing, self._locate, build_ended)
         found: dict[str, StoredTask | LaterError] = {}
-        for id, until in zip(missing, ends, strict=True):
-            found[id] = until if isinstance(until, LaterError) else NotFound(id, ended=until is not None)
+        missing: list[str] = []
         for id, raw in raws.items():
             if isinstance(raw, LaterError):
                 found[id] = raw
             elif isinstance(raw, bytes):
-                task = decode_task_or_error(id, raw)
+                task = decode_task_or_error(id_of(id), raw)
                 topic = task.topic.encode() if isinstance(task, Task) else await self._search_topic(id)
-                found[id] = StoredTask(id, self._keys.shard_of(id), topic, raw, task)
-        return found
+                if can_be_in(id, topic.decode()):
+                    found[id] = StoredTask(id, self._keys.shard_of(id), topic, raw, task)
+                else:
+                    missing.append(id)
+            elif raw is None:
+                missing.append(id)
+        return found | await self._find_ended(missing)
 
     async def _query(
         self, call: Callable[[list[bytes], list[bytes], int], Command], left: list[str]
     ) -> dict[str, TaskRecord | LaterError]:
         """Return the records of the tasks that `call`, a command for keys and packed ids, reads: of one at least."""
+        results = await self._read_records(call, left)
+        if missing := [name for name, result in results.items() if isinstance(result, NotFound) and "/" in name]:
+            results.update(await self._find_ended(missing))
+        return results
+
+    async def _read_records(
+        self, call: Callable[[list[bytes], list[bytes], int], Command], left: list[str]
+    ) -> dict[str, TaskRecord | LaterError]:
+        """Return the records as `_query` does. Of a namespace's task that is not found it is not known if it ended."""
         results: dict[str, TaskRecord | LaterError] = {}
         topics = dict.fromkeys(left, self._topic)
 
@@ -110,6 +119,18 @@ class Lookup:
                 return results
             self._topic = topics[left[0]]
         return results | dict.fromkeys(left, changed_too_often())
+
+    async def _find_ended(self, names: Sequence[str]) -> dict[str, NotFound | LaterError]:
+        """Return whether tasks that were not found under the names of a namespace's callers have ended."""
+
+        def build(target: ShardTopic, some: list[str]) -> Command:
+            return ("ZMSCORE", target.shard.done, *map(pack_remembered, some))
+
+        ends = await fan_out(self._client, "read", names, self._locate, build)
+        return {
+            name: until if isinstance(until, LaterError) else NotFound(id_of(name), ended=until is not None)
+            for name, until in zip(names, ends, strict=True)
+        }
 
     def _locate(self, id: str) -> ShardTopic:
         return ShardTopic(self._keys.shard_of(id), b"")
@@ -175,14 +196,21 @@ def changed_too_often() -> StoreFault:
     return StoreFault("the task changed each time it was looked at")
 
 
-def _parse_result(id: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecord | LaterError | bytes | None:
-    """Return the record of a task; its topic if it is not `topic`; None if its body is unreadable."""
+def _parse_result(name: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecord | LaterError | bytes | None:
+    """Return the record of a task; its topic if it is not `topic`; None if its body is unreadable.
+
+    A task of another namespace than the name's is not found.
+    """
     if isinstance(row, LaterError):
         return row
+    id = id_of(name)
     if not isinstance(row.body, bytes):
         return NotFound(id, ended=row.ended is not None)
     task = decode_task_or_error(id, row.body)
     if not isinstance(task, Task):
-        return build_record(id, topic, task, row)
+        record = build_record(id, topic, task, row)
+        return record if record is None or can_be_in(name, record.topic) else NotFound(id)
+    if not can_be_in(name, task.topic):
+        return NotFound(id)
     own = task.topic.encode()
     return own if own != topic else build_record(id, topic, task, row) or in_no_bucket(id)

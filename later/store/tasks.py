@@ -12,10 +12,11 @@ from itertools import chain
 from secrets import randbits
 from typing import Any
 
-from later.core.errors import LaterError
+from later.core.errors import IdTaken, LaterError, NotFound
 from later.core.held import TopicHold
 from later.core.retry import SettleTarget, encode_failure
 from later.core.task import Task, decode_task_or_error, encode_task, pack_id, unpack_id
+from later.core.task_names import name_of, pack_remembered
 from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
@@ -81,28 +82,37 @@ class Tasks:
             arguments: list[Argument] = [topic, len(counters), *chain.from_iterable(forget_times)]
             for task in some:
                 expires_at: Argument = "" if task.expires_at is None else task.expires_at
-                arguments += [pack_id(task.id), encode_task(task), task.execute_at, int(task.own_id), expires_at]
+                chosen: Argument = name_of(task).encode() if task.is_namespaced_uuid else int(task.own_id)
+                arguments += [pack_id(task.id), encode_task(task), task.execute_at, chosen, expires_at]
             commands.append(scripts.CREATE.call(keys, arguments))
         count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
         answers = await self._client.execute_each("create", [*commands, *count])
         results: list[CreateResult | LaterError] = spread_answers(groups, answers[: len(groups)], _parse_created)
         if elsewhere := [n for n, result in enumerate(results) if result is _ELSEWHERE]:
-            due_times = await self._due_times([tasks[n].id for n in elsewhere])
+            found = await self._find_elsewhere([name_of(tasks[n]) for n in elsewhere])
             for n in elsewhere:
-                results[n] = ExistingTask(due_times.get(tasks[n].id))
+                results[n] = found[name_of(tasks[n])]
         return results
 
-    async def _due_times(self, ids: Sequence[str]) -> dict[str, int]:
-        """Return when existing tasks are due that a create did not find in its own topic: none if they are dead."""
-        due_times: dict[str, int] = {}
+    async def _find_elsewhere(self, names: Sequence[str]) -> dict[str, ExistingTask | LaterError]:
+        """Return existing tasks that a create did not find in its own topic: dead ones are not due.
+
+        A namespace's UUID that is another namespace's task is taken; so is one of which nothing is known, because
+        otherwise the caller would believe in a task of its own.
+        """
+        found: dict[str, ExistingTask | LaterError] = {
+            name: IdTaken() if "/" in name else ExistingTask(None) for name in names
+        }
         try:
-            async for records in self._lookup.query_in_slices(ids):
-                for id, record in records.items():
-                    if isinstance(record, TaskRecord) and record.state is not Bucket.DEAD:
-                        due_times[id] = record.score
+            async for records in self._lookup.query_in_slices(names):
+                for name, record in records.items():
+                    if isinstance(record, TaskRecord):
+                        found[name] = ExistingTask(None if record.state is Bucket.DEAD else record.score)
+                    elif isinstance(record, NotFound) and record.ended:
+                        found[name] = ExistingTask(None)
         except LaterError:
             pass  # what was created is known, and that counts
-        return due_times
+        return found
 
     async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
         """Return the `limit` earliest wake entries of each shard, in delay also of held topics. Raises StoreDown."""
@@ -266,11 +276,15 @@ class Tasks:
 
 def _settle_arguments(settlement: Settlement) -> tuple[Argument, ...]:
     claim, verdict, remember_until = settlement
+    task, failure = claim.task, b""
     time: Argument = verdict.at
     if verdict.target is SettleTarget.DONE:
         time = "" if remember_until is None else remember_until
-    failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
-    has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
+        if isinstance(task, Task) and task.is_namespaced_uuid:
+            failure = pack_remembered(name_of(task))
+    elif verdict.failure is not None:
+        failure = encode_failure(verdict.failure)
+    has_ttl = isinstance(task, Task) and task.expires_at is not None
     return claim.packed, claim.fence, verdict.target, time, failure, int(has_ttl)
 
 

@@ -130,12 +130,13 @@ class ExpiredTask(NamedTuple):
 
 
 class DeadTask(NamedTuple):
-    """A dead task that was kept long enough. `own_id`: the caller chose its id."""
+    """A dead task that was kept long enough. `own_id`: a caller chose its id. `name` is as in `task_names.name_of`."""
 
     id: str
     topic: str
     shard: int
     own_id: bool
+    name: str | None = None
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
@@ -267,7 +268,8 @@ class JobBatch(NamedTuple):
     @property
     def counters(self) -> list[str]:
         """The names of the counters that count the batch: of its job, and of its run if it has one."""
-        return [self.job] if self.run is None else [self.job, counter_name(self.job, self.run)]
+        own = counter_name(self.job)
+        return [own] if self.run is None else [own, counter_name(self.job, self.run)]
 
 
 class JobCounts(NamedTuple):

@@ -3,8 +3,8 @@
 -- KEYS: pool, done, delay, wake, expiry, unack, error, index of topics; with counters also jobs, and the counts of each counter
 -- ARGV: topic, number of counters (a bulk job and its run, or none),
 --       then for each counter: its name, when it may be forgotten,
---       then for each task: id, body, due time, '1' if the caller chose the id ('0' if later made it),
---       end of its ttl ('' for none)
+--       then for each task: id, body, due time, '1' if the caller chose the id ('0' if later made it; of a namespace's
+--       UUID its name, as which it is remembered), end of its ttl ('' for none)
 -- Returns for each task 1: created. Otherwise the id exists, and nothing was changed: 0: it has ended and is remembered;
 -- -1: its task is dead, or of another topic; a larger number: when it is due (in unack: when its lease ends).
 --
@@ -14,13 +14,16 @@ local expiry, unack, error_, topics, jobs = KEYS[5], KEYS[6], KEYS[7], KEYS[8], 
 local topic, counters = ARGV[1], tonumber(ARGV[2])
 local first = 3 + 2 * counters
 
-local own_ids = {}
+local own_ids, names = {}, {}
 for i = first, #ARGV, 5 do
-  if ARGV[i + 3] == '1' then own_ids[#own_ids + 1] = ARGV[i] end
+  if ARGV[i + 3] ~= '0' then
+    own_ids[#own_ids + 1] = ARGV[i]
+    names[#names + 1] = ARGV[i + 3] == '1' and ARGV[i] or ARGV[i + 3]
+  end
 end
 local known, kept_ids = {}, {}
 if #own_ids > 0 then
-  local kept, ended = redis.call('HMGET', pool, unpack(own_ids)), redis.call('ZMSCORE', done, unpack(own_ids))
+  local kept, ended = redis.call('HMGET', pool, unpack(own_ids)), redis.call('ZMSCORE', done, unpack(names))
   for n, id in ipairs(own_ids) do
     if ended[n] then known[id] = 0 end
     if kept[n] then

@@ -6,6 +6,7 @@
 --       claim, target of the verdict ('done', 'error' or 'dead'), time, last failure, '1' if it has a ttl ('0' if not)
 --       time: 'done': until when the id is remembered ('' for an id that later made); 'error': end of its retry pause;
 --       'dead': when it died
+--       last failure: 'done': '', or as what the id is remembered if not as itself: the name of a namespace's UUID
 -- Returns for each topic a list: for each task 1: settled, or 0: the lease was lost, nothing was changed: it expired, or
 -- the task was deleted, created anew or settled before. Or the error if its buckets cannot be read: nothing was changed.
 --
@@ -58,7 +59,7 @@ for _, topic in ipairs(topics) do
         if begun > 1 then retried[#retried + 1] = id end
         if time ~= '' then
           remembered[#remembered + 1] = time
-          remembered[#remembered + 1] = id
+          remembered[#remembered + 1] = failure ~= '' and failure or id
         end
       else
         local bucket = moved[target]
