@@ -30,7 +30,7 @@ def run_server(name: str, folder: Path, *options: str) -> Iterator[tuple[str, su
     with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL) as process:
         try:
             url = f"unix://{socket}"
-            _wait_for(url, process)
+            wait_for_server(url, process)
             yield url, process
         finally:
             process.kill()
@@ -90,7 +90,8 @@ def run_replicated_server(name: str, folder: Path) -> Iterator[ReplicatedServer]
         yield server
 
 
-def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+def wait_for_server(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a server answers."""
     deadline = time.monotonic() + START_TIMEOUT_S
     with redis.Redis.from_url(url) as client:
         while True:

@@ -58,13 +58,12 @@ NO_TASKS = TopicCounts(0, 0, 0, 0, 0, None)
 
 
 class ServerFacts(NamedTuple):
-    """The server's name, version, memory (bytes; a maximum of 0 is none), and how it persists."""
+    """The server's name, version and memory (bytes; a maximum of 0 is none)."""
 
     name: str
     version: str
     memory: int
     max_memory: int
-    persistence: str
 
 
 class Stats:
@@ -158,25 +157,30 @@ class Stats:
         return sum(await self._execute_in_slices([("HLEN", shard.pool) for shard in self._keys.shards]))
 
     async def server_facts(self) -> ServerFacts:
-        """Return the facts about the server. A hosted one may hide when it syncs its append-only file."""
+        """Return the facts about the server."""
         info = await server_info(self._client.execute_each)
         name, version, _ = server_version(info)
-        answer = (await self._client.execute_each("stats", [("CONFIG", "GET", "appendfsync")]))[0]
-        appendfsync = answer[1].decode() if isinstance(answer, list) and len(answer) == 2 else "unknown"
-        if info.get("aof_enabled") == "1":
-            failing = "" if info.get("aof_last_write_status", "ok") == "ok" else ", failing"
-            persistence = f"appendonly, appendfsync {appendfsync}{failing}"
-        elif info.get("rdb_last_bgsave_status", "ok") != "ok":
-            persistence = "snapshots, failing"
-        else:
-            persistence = "snapshots or none: what was created since the last one is lost with the server"
         return ServerFacts(
             name=name,
             version=".".join(str(part) for part in version),
             memory=int(info.get("used_memory", 0)),
             max_memory=int(info.get("maxmemory", 0)),
-            persistence=persistence,
         )
+
+    async def persistence(self) -> str:
+        """Return how the server persists, for people.
+
+        A hosted server, or one whose user may not ask, hides when it syncs its append-only file.
+        """
+        info = await server_info(self._client.execute_each)
+        answer = (await self._client.execute_each("stats", [("CONFIG", "GET", "appendfsync")]))[0]
+        appendfsync = answer[1].decode() if isinstance(answer, list) and len(answer) == 2 else "unknown"
+        if info.get("aof_enabled") == "1":
+            failing = "" if info.get("aof_last_write_status", "ok") == "ok" else ", failing"
+            return f"appendonly, appendfsync {appendfsync}{failing}"
+        if info.get("rdb_last_bgsave_status", "ok") != "ok":
+            return "snapshots, failing"
+        return "snapshots or none: what was created since the last one is lost with the server"
 
     async def heartbeat(self, instance: str, now: int) -> None:
         """Record that this worker is alive."""

@@ -23,7 +23,8 @@ def store_status(**changes: Any) -> status.StoreStatus:
     built = status.StoreStatus(
         address="unix:///s",
         shards=1,
-        server=ServerFacts("Valkey", "9.1.2", 1536, 0, "appendonly"),
+        server=ServerFacts("Valkey", "9.1.2", 1536, 0),
+        persistence="appendonly",
         workers={"host:1": 700, "host:2": 300_000},
         topics={
             "calm": TopicCounts(9, 0, 0, 0, 0, None),

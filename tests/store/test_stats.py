@@ -182,7 +182,7 @@ async def test_server_facts_name_the_server(store: StoreFixture, server_url: str
     assert facts.version.split(".")[0] in ("7", "9")
     assert facts.memory > 0
     assert facts.max_memory == 0
-    assert facts.persistence.startswith("snapshots or none")
+    assert (await store.stats.persistence()).startswith("snapshots or none")
 
 
 class TestClock:

@@ -51,6 +51,7 @@ class StoreStatus(NamedTuple):
     address: str
     shards: int
     server: ServerFacts
+    persistence: str
     workers: dict[str, int]
     topics: dict[str, TopicCounts]
     remembered: int
@@ -79,6 +80,7 @@ async def read_status(store: Store, address: str) -> StoreStatus:
         address=address,
         shards=len(store.keys.shards),
         server=await store.stats.server_facts(),
+        persistence=await store.stats.persistence(),
         workers={name: max(0, now - at) for name, at in (await store.stats.workers()).items()},
         topics=await store.stats.counts(now),
         remembered=await store.stats.remembered_ids(),
@@ -96,7 +98,7 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
             "version": server.version,
             "memory_bytes": server.memory,
             "max_memory_bytes": server.max_memory,
-            "persistence": server.persistence,
+            "persistence": report.persistence,
             "shards": report.shards,
         },
         "workers": [
@@ -125,7 +127,7 @@ def print_text(report: StoreStatus, max_topics: int) -> None:
     shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
     print(f"store    {server.name} {server.version} at {printable(report.address)}, {shards}")
     print(f"memory   {format_size(server.memory)}{max_memory}")
-    print(f"writes   {printable(server.persistence)}")
+    print(f"writes   {printable(report.persistence)}")
     print(f"workers  {report.alive_workers} alive" if report.alive_workers else f"workers  {NO_WORKER}")
     for name, age_ms in sorted(report.workers.items()):
         silent = "" if age_ms < HEARTBEAT_TIMEOUT_MS else ", silent"

@@ -1,0 +1,142 @@
+"""The users of deploy/redis.conf can run what later runs, on later's keys, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import later
+from later.bulk.transport.store import StoreTransport
+from later.client.transport import CreateCounts, TaskStatus
+from later.store import scripts
+from later.store.keys import Bucket, Keys
+from later.store.scripts import Script
+from later.store.settings import StoreSettings
+from tests.bulk.conftest import lay_out
+from tests.redis_users import commands_of, url_as, user_rules
+from tests.servers import shared_server
+
+STORE = Path(later.__file__).parent / "store"
+DAEMONS = ("later", "later-api", "later-worker")
+CONNECTION = {"ping", "select", "client|setname", "evalsha", "script|load"}
+"""What redis-py and the client need, whatever the verb."""
+API_KEYS = b"{later:auth}:keys"
+OPERATOR_ONLY = {"config|get", "scan", "hscan", "xrange"}
+"""Commands of `status`, `doctor` and `audit`, which people run."""
+
+
+@pytest.fixture
+def server() -> Iterator[redis.Redis]:
+    """The shared server, empty, with the users of the file until the end of the test."""
+    with redis.Redis.from_url(shared_server()) as client:
+        client.flushall()
+        client.response_callbacks.clear()
+        for user, rules in user_rules().items():
+            run(client, "ACL", "SETUSER", user, *rules)
+        yield client
+        run(client, "ACL", "DELUSER", *user_rules())
+
+
+def run(server: redis.Redis, *command: str | bytes) -> Any:
+    """Run a command and return its answer as the server gives it."""
+    return server.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's
+
+
+def commands_in_scripts() -> dict[str, set[str]]:
+    """Return the commands that each script's own source calls, and the prelude's under its name."""
+    sources = {name: value.source for name, value in vars(scripts).items() if isinstance(value, Script)}
+    called = re.compile(r"""redis\.p?call\(['"]([A-Z]+)['"]""")
+    for source in sources.values():
+        assert len(called.findall(source)) == len(re.findall(r"redis\.p?call\(", source)), (
+            "a command that is no literal"
+        )
+    return {name: {command.lower() for command in called.findall(source)} for name, source in sources.items()}
+
+
+def commands_in_python(server: redis.Redis) -> set[str]:
+    """Return the commands of the server whose names are in the modules of the store."""
+    known = {name.decode() for name in run(server, "COMMAND", "LIST")}
+    names = {
+        node.value.lower()
+        for file in STORE.glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isupper()
+    }
+    return (names & known - {"config", "get", "readonly", "script"}) | {"config|get", "script|load"}
+
+
+def test_each_daemon_may_run_every_command_of_every_script() -> None:
+    for user in (*DAEMONS, "later-operator"):
+        for script, commands in commands_in_scripts().items():
+            assert commands <= commands_of(user), f"{user} cannot run {script}"
+
+
+def test_no_user_may_run_a_command_that_later_never_runs(server: redis.Redis) -> None:
+    in_scripts, in_python = set[str]().union(*commands_in_scripts().values()), commands_in_python(server)
+    used = in_scripts | in_python | CONNECTION
+    for user in user_rules().keys() - {"admin"}:
+        assert commands_of(user) <= used, user
+    assert commands_of("later-operator") == used, "see deploy/redis.conf"
+    for user in DAEMONS:
+        xadd = {"xadd"} if user == "later-worker" else set()
+        assert commands_of(user) == used - OPERATOR_ONLY - xadd, f"see {user} in deploy/redis.conf"
+
+
+def test_the_monitor_may_run_no_command_that_writes(server: redis.Redis) -> None:
+    flags = {name: run(server, "COMMAND", "INFO", name)[0][2] for name in commands_of("later-monitor")}
+    assert not {name for name, found in flags.items() if b"write" in found}
+
+
+def may(server: redis.Redis, user: str, *command: str | bytes) -> bool:
+    return bool(run(server, "ACL", "DRYRUN", user, *command) == b"OK")
+
+
+def test_only_the_operator_can_make_a_key_and_only_those_who_need_them_read_keys(server: redis.Redis) -> None:
+    keys, users = Keys("later", 16), user_rules().keys() - {"admin"}
+    writers = {user for user in users if may(server, user, "HSET", API_KEYS, "id", "record")}
+    readers = {user for user in users if may(server, user, "HGETALL", API_KEYS)}
+    assert (writers, readers) == ({"later-operator"}, {*DAEMONS, "later-operator"})
+    record = ("XADD", keys.audit_trail, "*", "event", "{}")
+    assert {user for user in users if may(server, user, *record)} == {"later", "later-api", "later-operator"}
+    assert {user for user in users if may(server, user, "XRANGE", keys.audit_trail, "-", "+")} == {"later-operator"}
+    for command in (("FLUSHALL",), ("KEYS", "*"), ("CONFIG", "SET", "dir", "/"), ("DEL", "other"), ("GET", "x"),
+                    ("EVAL", "return 1", "0"), ("ACL", "LIST"), ("DEBUG", "SLEEP", "1")):  # fmt: skip
+        assert not {user for user in users if may(server, user, *command)}, command
+
+
+def test_daemons_reach_every_key_that_tasks_and_policies_have(server: redis.Redis) -> None:
+    keys = Keys("later", 16)
+    shard = keys.shards[15]
+    reached = [
+        keys.meta, keys.workers, keys.policies, keys.policy_changes, keys.ramps, keys.held_origin_topics,
+        keys.permits("shop/order"), keys.origin_holds("shop/order"), shard.pool, shard.attempts, shard.outcome,
+        shard.done, shard.jobs, shard.expiry, shard.topics, shard.job("j"), *shard.wakes.values(),
+        *(shard.bucket(bucket, b"shop/order") for bucket in Bucket),
+    ]  # fmt: skip
+    for user in (*DAEMONS, "later-operator"):
+        for key in reached:
+            assert may(server, user, "EVALSHA", "0", "1", key), (user, key)
+
+
+def test_a_bulk_job_can_work_on_the_store_as_its_own_user(server: redis.Redis) -> None:
+    url = shared_server()
+    asyncio.run(lay_out(StoreSettings(url=url, prefix="later", timeout_s=10), shards=16))
+    run(server, "ACL", "LOG", "RESET")
+    transport = StoreTransport(StoreSettings(url=url_as("later-spark", url), prefix="later", timeout_s=10), "j")
+    try:
+        body = b'{"id": "a", "topic": "shop/order", "callback": "http://127.0.0.1:9/", "delay": 60}'
+        assert transport.validate([body]).errors == {}
+        assert (transport.create([body]).created, transport.create([body]).existing) == (1, [0])
+        assert transport.query(["a", "b"]) == [TaskStatus.PENDING, TaskStatus.MISSING]
+        assert transport.cancel(["a"]) == [TaskStatus.PENDING]
+        assert transport.counts() == CreateCounts(created=1)
+    finally:
+        transport.close()
+    assert run(server, "ACL", "LOG") == []
