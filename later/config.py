@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from later.core.address_guard import parse_network, parse_rule
 from later.core.callback_url import check_host_and_port
 from later.core.errors import ConfigError
-from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Policy
+from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Policy, Sign
+from later.core.signing import MASTER_PREFIX
 from later.core.validation import MAX_RETRY
 from later.option_types import (
     DEFAULT_PREFIX,
@@ -28,6 +29,7 @@ from later.option_types import (
     host_names,
     http_url,
     integer,
+    key_file,
     many,
     mask_url,
     origins,
@@ -41,7 +43,7 @@ from later.option_types import (
 )
 
 DAEMON_COMMANDS = frozenset({"up", "serve", "worker"})
-STORE_COMMANDS = DAEMON_COMMANDS | {"audit", "status", "doctor"}
+STORE_COMMANDS = DAEMON_COMMANDS | {"audit", "secrets", "status", "doctor"}
 API_COMMANDS = frozenset({"up", "serve"})
 WORKER_COMMANDS = frozenset({"up", "worker"})
 GUARD_COMMANDS = DAEMON_COMMANDS | {"check"}
@@ -93,6 +95,8 @@ class Config:
     guard_allow: frozenset[str]
     guard_deny: frozenset[str]
     https_only: bool
+    signing_key: str | None = field(repr=False)
+    """The file of the signing key, or the key itself."""
     drain_ms: int
     max_body: int
     """Bytes."""
@@ -193,6 +197,10 @@ OPTIONS = (
     _policy_option("concurrency", integer(0, MAX_LIMIT), "0", name="topic-concurrency"),
     _policy_option("ramp", duration(0), "10s"),
     _policy_option("dead_keep", duration(0), "30d"),
+    _policy_option("sign", choice(*Sign), "namespace"),
+    Option("signing-key", "signing_key", key_file, "none", DAEMON_COMMANDS | {"doctor", "secrets"},
+           "File of the keys from which signing secrets are derived; LATER_SIGNING_KEY takes their text, too.",
+           "signing.key in the directory of an embedded store"),
     Option("shards", "shards", integer(1, 16_384), "1", DAEMON_COMMANDS,
            "Shards that the data is split into, fixed once the store holds data; 64 or more for a cluster."),
     Option("prefix", "prefix", prefix, DEFAULT_PREFIX, STORE_COMMANDS, "Prefix of every key in the store."),
@@ -270,6 +278,7 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
         if flag is not None:
             settings[option.key] = _Setting(flag, 0, "")
     _refuse_password_on_command_line(settings.get("proxy"))
+    _refuse_key_on_command_line(settings.get("signing_key"))
     values = {option.key: _read_option(option, settings.get(option.key)) for option in OPTIONS}
     policy = Policy(**{option.field: values[option.key] for option in OPTIONS if option.in_policy})
     others = {option.field: values[option.key] for option in OPTIONS if not option.in_policy}
@@ -296,6 +305,8 @@ def _format_option(option: Option, setting: _Setting | None) -> str:
     text = option.shown_default or option.default or "" if setting is None else setting.text
     if option.type in (store_url, http_url, proxy_url):
         text = mask_url(text)
+    if option.type is key_file and MASTER_PREFIX in text:
+        text = "***"
     text = text if text.isprintable() else repr(text)
     text = text if len(text) <= 200 else text[:199] + "…"
     return f"--{option.name} {text or repr(text)}"
@@ -306,6 +317,12 @@ def _refuse_password_on_command_line(proxy: _Setting | None) -> None:
     if proxy is not None and proxy.precedence == 0 and "@" in proxy.text:
         option = _format_option(_BY_KEY["proxy"], proxy)
         raise ConfigError(f"{option}: expected a URL without user:password@: use LATER_PROXY, or proxy in later.toml")
+
+
+def _refuse_key_on_command_line(key: _Setting | None) -> None:
+    """Raise ConfigError if --signing-key is the key itself: every user of the machine can read command lines."""
+    if key is not None and key.precedence == 0 and MASTER_PREFIX in key.text:
+        raise ConfigError("--signing-key ***: expected a file: the key itself is for LATER_SIGNING_KEY")
 
 
 def _choose_store(command: str, redis: _Setting | None, data: _Setting | None) -> tuple[bool, bool]:

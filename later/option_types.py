@@ -278,6 +278,14 @@ def many(read: Callable[[str], str], metavar: str) -> OptionType:
     return OptionType(read_all, metavar, ("a string", "an array"))
 
 
+@option_type("FILE")
+def key_file(text: str) -> str | None:
+    """Read the path of a key file, or the keys themselves; `none` is none."""
+    if "\0" in text:
+        raise ValueError("a path")
+    return None if text == "none" else text
+
+
 # Addresses and URLs
 
 

@@ -13,12 +13,14 @@ from typing import Any
 
 from later.core.policy import Policy
 from later.core.retry import Outcome
+from later.core.signing import KeyRing
 from later.core.task import Task
 from later.delivery.aiohttp_client import AiohttpClient
 from later.delivery.http_client import HttpClient
 from later.delivery.own_client import OwnClient
 from later.delivery.proxy import Proxy
 from later.delivery.sender import Sender
+from later.delivery.signer import Signer
 from tests.builders import NOW, a_task
 
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + b'{"code": 100}'
@@ -186,7 +188,7 @@ async def a_sender(
 ) -> AsyncIterator[PolicySender]:
     """Start a sender with `client`, by default that of `client_name`, which looks up `max_lookups` names at a time."""
     client = client or BUILD_CLIENT[client_name](max_lookups, proxy)
-    sender = Sender(client, user_agent="later/0.1", has_proxy=proxy is not None)
+    sender = Sender(client, Signer(KeyRing), user_agent="later/0.1", has_proxy=proxy is not None)
     await sender.start()
     try:
         yield PolicySender(sender, Policy(timeout_ms=timeout_ms, **policy))

@@ -19,6 +19,7 @@ from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
+from later.api.rotation import RotationHandlers
 from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES, Route
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
@@ -101,7 +102,12 @@ def build_app(
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
     ]
     return _build_from_routes(
-        [*routes, *_policy_routes(store, max_body), *_health_routes(why_not_ready, exposition)],
+        [
+            *routes,
+            *_policy_routes(store, max_body),
+            *_signing_routes(store, max_body),
+            *_health_routes(why_not_ready, exposition),
+        ],
         authorization,
         cross_site_protection,
         metrics,
@@ -147,6 +153,17 @@ def _policy_routes(store: Store, max_body: int) -> list[Route]:
             Route("GET", path, pulsar.show, Scope.READ, ("applied",)),
             Route("POST", path, pulsar.change, Scope.ADMIN),
             Route("DELETE", path, pulsar.remove, Scope.ADMIN),
+        ]
+    return routes
+
+
+def _signing_routes(store: Store, max_body: int) -> list[Route]:
+    routes = []
+    for scope_path, parse_scope in ((TOPIC_PATH, parse_topic_scope), (NAMESPACE_PATH, parse_namespace_scope)):
+        signing = RotationHandlers(store=store, max_body=max_body, parse_scope=parse_scope)
+        routes += [
+            Route("GET", f"{scope_path}/signing", signing.show, Scope.ADMIN),
+            Route("POST", f"{scope_path}/signing/rotate", signing.rotate, Scope.ADMIN),
         ]
     return routes
 

@@ -23,6 +23,7 @@ from later.core.errors import (
     StoreFull,
     StoreMismatch,
     TooLarge,
+    TooManySecrets,
     TooManyWaiting,
     TooOften,
     UnknownExpectation,
@@ -107,8 +108,16 @@ EXISTS = ProblemType(
 )  # fmt: skip
 CHANGED = ProblemType(
     "changed", 409, "The present state does not allow it",
-    "The task is in a state that does not allow the change, or others change the same policies at this moment.",
+    "The task is in a state that does not allow the change, others change the same policies at this moment,\n"
+    "or the server has no signing key (--signing-key).",
     "Look at the present state (`/query`, `GET …/policy`), and decide anew.",
+)  # fmt: skip
+TOO_MANY_SECRETS = ProblemType(
+    "too-many-secrets", 409, "Too many signing secrets",
+    "Three secrets of this namespace, topic or origin sign its deliveries already, because of earlier rotations\n"
+    "whose overlap has not ended.",
+    "Rotate again when the oldest of them has ended (`GET …/signing` says when), or with an overlap of 0, which\n"
+    "ends the older ones at once.",
 )  # fmt: skip
 TOO_LARGE = ProblemType(
     "too-large", 413, "Content Too Large",
@@ -159,7 +168,8 @@ PROBLEM_TYPES = {
     type.name: type
     for type in (
         REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, SLOW_BODY, IN_FLIGHT, EXISTS,
-        CHANGED, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING,
+        CHANGED, TOO_MANY_SECRETS, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY,
+        TOO_MANY_WAITING,
     )
 }  # fmt: skip
 """All types, by name."""
@@ -177,6 +187,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (Refused, REFUSED),
     (NotFound, NO_SUCH_TASK),
     (InFlight, IN_FLIGHT),
+    (TooManySecrets, TOO_MANY_SECRETS),
     (Conflict, CHANGED),
     (StoreFull, STORE_FULL),
     (TooManyWaiting, TOO_MANY_WAITING),

@@ -16,6 +16,7 @@ from later.core.edit import TaskChanges
 from later.core.errors import Refused, SlowBody, TooLarge, UnknownExpectation, Unsupported
 from later.core.json_body import body_parser, parse_object, unknown_field
 from later.core.retry import DEATH_REASONS
+from later.core.signing import MAX_OVERLAP_S
 from later.core.validation import EXPECTED_TIME, escape_name, format_value, refusal
 
 ACCEPTED_ENCODINGS = ("identity", "gzip", "deflate")
@@ -37,6 +38,7 @@ EXPECTED = {
     "limit": "an integer ≥ 1",
     "cursor": "one of an earlier answer's",
     "dry_run": "true or false",
+    "overlap": f"a number of seconds from 0 to {MAX_OVERLAP_S}",
 }
 """The values that each field of a request takes, as a refusal states them."""
 MAX_PAGE_SIZE = 1000

@@ -102,6 +102,18 @@ class InFlight(Conflict):
     """Nobody's fault: the task is in flight, which does not allow it."""
 
 
+class TooManySecrets(Conflict):
+    """Nobody's fault: as many secrets of this name sign as may at a time; the text says until when."""
+
+
+class NoSigningKey(Conflict):
+    """The operator's fault: this process has no signing key, so it can derive no secret."""
+
+
+class MissingMaster(LaterError):
+    """The operator's fault: a secret cannot be derived, because its master is not among the signing keys."""
+
+
 class StoreDown(LaterError):
     """The environment's fault: the store cannot be reached, or does not take this command now.
 

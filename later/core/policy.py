@@ -42,6 +42,15 @@ class Ack(StrEnum):
     STATUS = "status"
 
 
+class Sign(StrEnum):
+    """The secret by which deliveries are signed: none, or one for each namespace, topic, or origin of a namespace."""
+
+    OFF = "off"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+    ORIGIN = "origin"
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The policy that applies to a topic. 0 means no limit for `max_delay_ms`, `ttl_ms`, `rate` and `concurrency`.
 
@@ -64,6 +73,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     ramp_ms: int = 10_000
     dead_keep_ms: int = 2_592_000_000
+    sign: Sign = Sign.NAMESPACE
 
     def retry_pause_ms(self, failures: int, random: float) -> int:
         """Return the pause after the n-th failure in a row; `random` in [0, 1) is for the jitter.
@@ -272,6 +282,14 @@ POLICY_FIELDS = {
             maximum=MAX_AHEAD_S,
         ),
         PolicyField("dead_keep", ValueKind.DURATION, _SECONDS, "How long a dead task is kept.", maximum=MAX_TTL_S),
+        PolicyField(
+            "sign",
+            ValueKind.CHOICE,
+            '"off", "namespace", "topic" or "origin"',
+            "What has a signing secret of its own: each namespace, each topic, or each origin that a namespace calls "
+            "(for receivers that must not know each other's secret); off: deliveries are not signed.",
+            enum=Sign,
+        ),
     )
 }
 """Every field of a policy, in the order in which it is shown."""

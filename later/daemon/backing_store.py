@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from later.config import Config
 from later.embedded import EmbeddedStore
+from later.embedded.key_file import make_signing_key
 from later.metrics import Metrics
 from later.worker.ticker import Ticker, TickResult, start_tickers
 
@@ -15,6 +16,8 @@ class EmbeddedBackingStore:
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
         self._store = EmbeddedStore(config.data)
+        self._data = config.data
+        self._makes_signing_key = config.signing_key is None
         self._metrics = metrics
 
         async def check(now: int) -> TickResult:
@@ -26,8 +29,10 @@ class EmbeddedBackingStore:
         self.description = str(config.data)
 
     async def start(self) -> None:
-        """Start the store, and return when it answers. Raises EmbeddedError."""
+        """Start the store, and return when it answers. Its first start makes a signing key. Raises EmbeddedError."""
         await self._store.start()
+        if self._makes_signing_key:
+            make_signing_key(self._data)
         start_tickers([self._ticker], self._metrics)
 
     async def stop(self) -> None:

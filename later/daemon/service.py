@@ -27,8 +27,11 @@ from later.config import API_COMMANDS, WORKER_COMMANDS, Config
 from later.core.admission_limits import AdmissionLimits
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
+from later.core.policy import Sign
+from later.core.signing import KeyRing
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
+from later.daemon.signing_key import read_masters
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.aiohttp_client import AiohttpClient
 from later.delivery.http_client import HttpClient
@@ -36,6 +39,7 @@ from later.delivery.own_client import OwnClient
 from later.delivery.pool import idle_limit
 from later.delivery.proxy import Proxy
 from later.delivery.sender import Sender
+from later.delivery.signer import Signer
 from later.metrics import Exposition, Metrics
 from later.option_types import Address
 from later.store.admission import write_limits
@@ -98,7 +102,7 @@ class Service:
             self._store.audit_trail.on_record = audit_ticker.wake
             self._tickers.append(audit_ticker)
         self._descriptors = raise_descriptor_limit()
-        self._sender = build_sender(config, self._descriptors)
+        self._sender = build_sender(config, self._descriptors, lambda: self._store.signing.latest)
         self._worker: Worker | None = None
         if command in WORKER_COMMANDS:
             self._worker = Worker(
@@ -157,16 +161,35 @@ class Service:
         )
 
     async def open(self) -> int | None:
-        """Open the store; return how many tasks it holds.
+        """Read the signing key and open the store; return how many tasks it holds.
 
         None if it is unavailable: the tickers keep trying, and the API answers 503 meanwhile.
+
+        Raises:
+            ConfigError: the signing key cannot be read.
+            StoreMismatch: the store cannot serve this configuration.
         """
+        self._store.signing.use_masters(read_masters(self._command, self._config))
         try:
             await self._store.client.open()
+            await self._report_signing()
             return await self._store.stats.task_count()
         except StoreDown as error:
             log.warning("store unavailable", reason=str(error))
             return None
+
+    async def _report_signing(self) -> None:
+        """Log by which keys deliveries are signed, and which are missing. Raises StoreDown."""
+        if self._worker is None:
+            return
+        ring = await self._store.signing.read()
+        now = (await self._store.time.now()).low
+        if ring.masters:
+            log.info("signing key read", masters=[master.fingerprint for master in ring.masters])
+        elif self._config.policy.sign is not Sign.OFF:
+            log.warning("deliveries are not signed", reason="no --signing-key; `later secrets init` makes one")
+        for master, scopes in ring.missing_masters(now).items():
+            log.warning("signing key missing", master=master, of=scopes)
 
     async def start_work(self) -> None:
         """Start the tickers and the worker."""
@@ -253,7 +276,7 @@ class Service:
         return TickResult(0, None)
 
     async def read_policies(self, now: int) -> TickResult:
-        await self._store.policies.read()
+        await asyncio.gather(self._store.policies.read(), self._store.signing.read())
         return TickResult(0, None)
 
     async def send_heartbeat(self, now: int) -> TickResult:
@@ -283,8 +306,8 @@ def raise_descriptor_limit() -> int:
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
-def build_sender(config: Config, descriptors: int) -> Sender:
-    """Return the sender with the HTTP client, and through the proxy, that the options say."""
+def build_sender(config: Config, descriptors: int, key_ring: Callable[[], KeyRing]) -> Sender:
+    """Return the sender with the HTTP client, and through the proxy, that the options say. It signs by `key_ring()`."""
     proxy = None if config.proxy is None else Proxy.parse(config.proxy)
     max_idle = idle_limit(descriptors, config.concurrency)
     client: HttpClient
@@ -292,4 +315,4 @@ def build_sender(config: Config, descriptors: int) -> Sender:
         client = AiohttpClient(max_lookups=config.concurrency, max_idle=max_idle, proxy=proxy)
     else:
         client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle, proxy=proxy)
-    return Sender(client, user_agent=f"later/{__version__}", has_proxy=proxy is not None)
+    return Sender(client, Signer(key_ring), user_agent=f"later/{__version__}", has_proxy=proxy is not None)

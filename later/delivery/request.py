@@ -25,6 +25,7 @@ class CallbackBody(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 
+_LINE_END = "\r\n"
 _UNSENDABLE_VALUE = re.compile(r"[\r\n\0]")
 
 
@@ -47,6 +48,15 @@ class CallbackRequest(NamedTuple):
         return b"POST %b HTTP/1.1\r\n%b%b\r\n" % (url.encode(), self.headers, authorization)
 
 
+def encode_body(task: Task) -> bytes:
+    """Return the body of a call.
+
+    Raises:
+        ValueError: an older version admitted content that is no text.
+    """
+    return _encode(CallbackBody(task.id, task.topic, task.content))
+
+
 class RequestBuilder:
     """Builds the requests of attempts."""
 
@@ -54,14 +64,17 @@ class RequestBuilder:
         self._constant = {"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": "identity"}
         self._constant_lines = _format_lines(self._constant)
 
-    def build(self, task: Task, attempt: int, failures: int, now: int, timeout_ms: int) -> CallbackRequest:
-        """Return the request of `attempt` at `now` (ms), after `failures` failures.
+    def build(
+        self, task: Task, attempt: int, failures: int, now: int, timeout_ms: int, body: bytes, signature: str
+    ) -> CallbackRequest:
+        """Return the request of `attempt` at `now` (ms), after `failures` failures, with a body of `encode_body`.
+
+        It has no header `webhook-signature` if the signature is empty.
 
         Raises:
-            ValueError: the task cannot be sent: an older version admitted its URL, a header or its content.
+            ValueError: the task cannot be sent: an older version admitted its URL or a header.
         """
         origin, target = split_url(task.callback)
-        body = _encode(CallbackBody(task.id, task.topic, task.content))
         headers = (
             f"Host: {origin.authority}\r\n"
             f"Content-Type: application/json\r\n"
@@ -69,6 +82,7 @@ class RequestBuilder:
             f"{self._lines_of(task) if task.headers else self._constant_lines}"
             f"webhook-id: {task.id}\r\n"
             f"webhook-timestamp: {now // 1000}\r\n"
+            f"{signature and f'webhook-signature: {signature}{_LINE_END}'}"
             f"later-attempt: {attempt}\r\n"
             f"later-due: {rfc3339(task.execute_at)}\r\n"
             f"later-created: {rfc3339(task.created_at)}\r\n"

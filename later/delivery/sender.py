@@ -6,13 +6,15 @@ raises is a fault of later's own, and must not be held against the receiver.
 
 from __future__ import annotations
 
+from later.core.errors import MissingMaster
 from later.core.policy import Policy
 from later.core.reply import parse_reply
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
-from later.delivery.http_client import BrokenReply, HttpClient, NoConnection, ProxyFailed
+from later.delivery.http_client import BrokenReply, HttpClient, LocalFault, NoConnection, ProxyFailed
 from later.delivery.proxy import is_answer_of_proxy
-from later.delivery.request import RequestBuilder
+from later.delivery.request import RequestBuilder, encode_body
+from later.delivery.signer import Signer
 
 BAD_URL = "this URL cannot be called"
 
@@ -20,8 +22,9 @@ BAD_URL = "this URL cannot be called"
 class Sender:
     """Sends tasks to their receivers, any number at a time. With `has_proxy`, a proxy may answer in their stead."""
 
-    def __init__(self, client: HttpClient, *, user_agent: str, has_proxy: bool = False) -> None:
+    def __init__(self, client: HttpClient, signer: Signer, *, user_agent: str, has_proxy: bool = False) -> None:
         self._client = client
+        self._signer = signer
         self._has_proxy = has_proxy
         self._requests = RequestBuilder(user_agent)
 
@@ -40,11 +43,15 @@ class Sender:
         If it is cancelled when the receiver's status has already decided the outcome, it returns that.
 
         Raises:
-            LocalFault: this machine or process could not make the call.
+            LocalFault: this machine or process could not make the call, or not sign it.
         """
         timeout_s = policy.timeout_ms / 1000
         try:
-            request = self._requests.build(task, attempt, failures, now, policy.timeout_ms)
+            body = encode_body(task)
+            signature = await self._signer.sign(task, body, policy.sign, now)
+            request = self._requests.build(task, attempt, failures, now, policy.timeout_ms, body, signature)
+        except MissingMaster as error:
+            raise LocalFault(str(error)) from None
         except ValueError:  # a URL that an older version admitted
             return _failed("connect", f"no connection: {BAD_URL}")
         try:

@@ -21,6 +21,7 @@ from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, listen_error, log_listening, log_not_listening, may_skip_listening
+from later.daemon.signing_key import format_masters, read_masters
 from later.metrics import Exposition, Metrics
 from later.processes.child import MAX_SILENT_CHECKS, MAX_START_CHECKS, Child
 from later.processes.metrics import ProcessMetrics
@@ -80,6 +81,8 @@ class Supervisor:
 
     async def start(self) -> None:
         await self._backing_store.start()
+        masters = read_masters(self._command, self._config)
+        self._config = replace(self._config, signing_key=format_masters(masters))
         await self.reserve_port()
         start_tickers((self._check_ticker, self._process_ticker, self._store_ticker), self._metrics)
 

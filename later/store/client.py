@@ -47,7 +47,7 @@ UNAVAILABLE = (
 
 READING_VERBS = frozenset((
     "audit_trail", "count", "dead", "due_topics", "explain", "job", "list", "open", "ping", "policies", "query", "read",
-    "snapshot", "split", "stats",
+    "signing", "snapshot", "split", "stats",
 ))  # fmt: skip
 """Verbs that change nothing in the store: whether they were carried out does not matter."""
 

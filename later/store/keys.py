@@ -16,6 +16,9 @@
 | `{later:auth}:audit`    | stream | the last 10,000 audit events, each as JSON in the field `event`          |
 | `later:origins:<t>`     | zset   | origin that asked for a pause → when its hold ends; 1,000 at most        |
 | `later:flow:<t>`        | hash   | the permits granted of a topic's rate and concurrency, if it has limits  |
+| `{later:auth}:signing`  | hash   | `namespace:<n>`, `topic:<t>`, `origin:<n>\\x1f<origin>` or `all` → the   |
+|                         |        | generations of its signing secret, as JSON; `version`: when any of them  |
+|                         |        | was changed last, in µs                                                  |
 | `{later:0}:pool`        | hash   | id → body                                                                |
 | `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"; of a task that   |
 |                         |        | was put back, "<deliveries begun> 0<its first due time>"                 |
@@ -116,6 +119,7 @@ class Keys:
         self.ramps = b"{%s:topics}:ramps" % prefix.encode()
         self.held_origin_topics = b"{%s:topics}:origins" % prefix.encode()
         self.audit_trail = b"{%s:auth}:audit" % prefix.encode()
+        self.signing = b"{%s:auth}:signing" % prefix.encode()
         self._origin_holds_prefix = prefix.encode() + b":origins:"
         self._permits_prefix = prefix.encode() + b":flow:"
         self.shards = [Shard(prefix, index) for index in range(shards)]

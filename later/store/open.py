@@ -25,6 +25,7 @@ from later.store.policies import PolicyBook
 from later.store.scan import Scanner
 from later.store.schema import Execute, check_store, stored_shards
 from later.store.settings import StoreSettings
+from later.store.signing_book import SigningBook
 from later.store.stats import Stats
 from later.store.tasks import Tasks
 from later.store.topic_index import TopicIndex
@@ -51,6 +52,7 @@ class Store:
     origin_holds: OriginHolds
     policies: PolicyBook
     audit_trail: AuditTrail
+    signing: SigningBook
     scanner: Scanner
     doctor: Doctor
 
@@ -63,10 +65,11 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
 
     `policy` applies where nothing is set; `instance` is the name under which this process takes permits.
     """
+    time = StoreTime(clock, partial(client.execute_timed, "time", []))
     return Store(
         client=client,
         clock=clock,
-        time=StoreTime(clock, partial(client.execute_timed, "time", [])),
+        time=time,
         keys=keys,
         tasks=Tasks(client, keys),
         lookup=Lookup(client, keys),
@@ -81,6 +84,7 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
         origin_holds=OriginHolds(client, keys),
         policies=PolicyBook(client, keys, policy, clock.monotonic),
         audit_trail=AuditTrail(client, keys, clock),
+        signing=SigningBook(client, keys, clock.monotonic, time.now),
         scanner=Scanner(client, keys),
         doctor=Doctor(client, keys),
     )

@@ -76,6 +76,7 @@ class Claimer:
     async def tick(self, now: int) -> TickResult:
         self._fair_share.tasks_wait = True
         policies = await self._store.policies.current()
+        await self._store.signing.refresh()  # before the first delivery, and after a suspend: a secret may have ended
         free = self._fair_share.free
         snapshot, is_whole = await self._read_snapshot(now)
         self._throttle.observe(policies, snapshot.holds, now)

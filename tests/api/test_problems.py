@@ -12,7 +12,7 @@ from tests.api.api_fixture import MINIMAL, ApiFixture, create_bodies
 
 NAMES = {
     "refused": 400, "no-key": 401, "not-allowed": 403, "too-often": 429, "cross-site": 403, "no-such-task": 404,
-    "no-such-job": 404, "slow-body": 408, "in-flight": 409, "exists": 409, "changed": 409,
+    "no-such-job": 404, "slow-body": 408, "in-flight": 409, "exists": 409, "changed": 409, "too-many-secrets": 409,
     "too-large": 413, "unsupported": 415, "fault": 500, "store-away": 503, "store-full": 503, "store-mismatch": 503,
     "not-ready": 503, "too-many-waiting": 503,
 }  # fmt: skip
@@ -42,7 +42,7 @@ async def test_an_unknown_type_has_no_page(api: ApiFixture) -> None:
 def test_only_errors_that_no_caller_sees_are_faults() -> None:
     classes = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LaterError)}
     faults = {kind.__name__ for kind in classes if problem_type(kind.__new__(kind)) is FAULT}
-    assert faults == {"LaterError", "StoreFault", "ConfigError", "InputUnreadable", "UnreadableBody"}
+    assert faults == {"LaterError", "StoreFault", "ConfigError", "InputUnreadable", "MissingMaster", "UnreadableBody"}
 
 
 async def test_the_routes_and_the_version_are_listed(api: ApiFixture) -> None:

@@ -43,6 +43,7 @@ SETTABLE: list[tuple[str, Any, Any]] = [
     ("paused", True, False),
     ("ramp", 0, 3600),
     ("dead_keep", 86_400, 0),
+    ("sign", "topic", "off"),
 ]
 """Each field with two different values."""
 
@@ -187,6 +188,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("paused", "1", "true or false, or null to inherit, got 1"),
     ("ramp", '"10s"', 'a number of seconds from 0 to 315619200, or null to inherit, got "10s"'),
     ("dead_keep", "-1", "a number of seconds from 0 to 31561920000, or null to inherit, got -1"),
+    ("sign", '"on"', '"off", "namespace", "topic" or "origin", or null to inherit, got "on"'),
 ]
 
 

@@ -115,12 +115,15 @@ def test_every_command_has_help_with_an_example_and_its_options_with_defaults_an
     assert exit_code_of(*words, "-h") == 0
     help = " ".join(capsys.readouterr().out.split())
     assert f"Examples: later {' '.join(words)}" in help
-    assert "[default: later.toml, if it exists; LATER_CONFIG]" in help
+    assert ("[default: later.toml, if it exists; LATER_CONFIG]" in help) is (words not in WITHOUT_CONFIGURATION)
     expected = expected_options(words)
     for option in OPTIONS:
         shown = f"--{option.name} {option.type.metavar}" in help and f"; {option.variable}]" in help
         assert shown == (option in expected), option.name
 
+
+WITHOUT_CONFIGURATION = {("secrets", "init")}
+"""Commands that only print something, and read no options of the configuration."""
 
 ARGUMENTS = {
     ("create",): ("--topic", "order", "--callback", "http://a/"),
@@ -152,6 +155,8 @@ def test_the_environment_and_the_file_of_a_daemon_do_not_concern_a_command_of_th
 
 def expected_options(words: tuple[str, ...]) -> list[Option]:
     """Return the options of the configuration that a command has. A command of `bulk` has a --url of its own."""
+    if words in WITHOUT_CONFIGURATION:
+        return []
     if words[0] == "bulk":
         command = bulk.commands[words[1]]
         return [o for o in OPTIONS if o.name != "url" and o.key in {parameter.name for parameter in command.params}]
@@ -165,6 +170,7 @@ def expected_options(words: tuple[str, ...]) -> list[Option]:
         ("topics", ["list", "show", "set", "unset", "pause", "resume", "purge"]),
         ("namespaces", ["show", "set", "unset"]),
         ("dead", ["list", "redrive", "purge"]),
+        ("secrets", ["init", "show", "rotate", "list"]),
         ("bulk", ["create", "verify", "cancel", "export", "report"]),
     ],
 )
@@ -181,7 +187,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert exit_code_of("--help") == 0
     assert listed_commands(capsys.readouterr().out) == [
         *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
-        *("topics", "namespaces"), "bulk", *("audit", "status", "doctor"),
+        *("topics", "namespaces"), "bulk", *("secrets", "audit", "status", "doctor"),
     ]  # fmt: skip
 
 
@@ -191,7 +197,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: Capture) -> None
     assert "Usage:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "proposed"), [(["creat"], "create"), (["topics", "purg"], "purge")])
+@pytest.mark.parametrize(("words", "proposed"), [(["quer"], "query"), (["topics", "purg"], "purge")])
 def test_a_command_of_a_similar_name_is_proposed(words: list[str], proposed: str, capsys: Capture) -> None:
     assert exit_code_of(*words) == 2
     assert capsys.readouterr().err.endswith(f"No such command '{words[-1]}'. Did you mean '{proposed}'?\n")

@@ -51,10 +51,11 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "paused": (True, False, True),
     "ramp": (1, 60, 0.5),
     "dead_keep": (1, 86_400, 0.001),
+    "sign": ("off", "topic", "origin"),
 }
 """Three values of each field as they are written; the first two differ."""
 
-TAKE_ZERO = sorted(set(POLICY_FIELDS) - {"delay_mode", "delays", "timeout", "ack", "paused"})
+TAKE_ZERO = sorted(set(POLICY_FIELDS) - {"delay_mode", "delays", "timeout", "ack", "paused", "sign"})
 
 
 def daemon_policy(**written: Any) -> Policy:

@@ -40,7 +40,7 @@ CALLBACKS = st.builds(
 
 @pytest.mark.parametrize(("timeout_ms", "seconds"), [(1000, "1"), (2500, "2.5"), (119_999, "119.999")])
 def test_the_timeout_is_written_in_seconds(timeout_ms: int, seconds: str) -> None:
-    request = RequestBuilder("later/0.1").build(a_task(), 1, 0, NOW, timeout_ms)
+    request = RequestBuilder("later/0.1").build(a_task(), 1, 0, NOW, timeout_ms, b"{}", "")
     assert parse_headers(request.head.decode())["later-timeout"] == seconds
 
 
@@ -52,7 +52,7 @@ def test_every_callback_that_is_admitted_can_be_called(callback: str) -> None:
         check_callback(callback)
     except Refused:
         return
-    origin, target, *_ = RequestBuilder("later/0.1").build(a_task(callback=callback), 1, 0, NOW, 1000)
+    origin, target, *_ = RequestBuilder("later/0.1").build(a_task(callback=callback), 1, 0, NOW, 1000, b"{}", "")
     assert re.fullmatch(r"/[!-~]*", target)
     assert ("?" in target) is ("?" in callback)
     assert 1 <= origin.port <= 65_535

@@ -1,0 +1,49 @@
+"""The signing key of a command: where its masters are, and what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from later.config import Config
+from later.core.errors import ConfigError
+from later.core.signing import MASTER_PREFIX, Master, parse_masters
+from later.embedded.key_file import signing_key_file
+
+
+def read_masters(command: str, config: Config) -> tuple[Master, ...]:
+    """Return the masters of the signing key; empty if there is none. Blocks.
+
+    Without --signing-key, an embedded store has its own.
+
+    Raises:
+        ConfigError: the key cannot be read.
+    """
+    given = config.signing_key
+    if given is not None and given.startswith(MASTER_PREFIX):
+        return _parse(given, "LATER_SIGNING_KEY")
+    has_embedded_store = config.data_given or (command == "up" and not config.redis_given)
+    if given is None and not has_embedded_store:
+        return ()
+    file = signing_key_file(config.data) if given is None else Path(given)
+    try:
+        text = file.read_text(encoding="ascii")
+    except FileNotFoundError:
+        if given is None:  # `up` makes it
+            return ()
+        raise ConfigError(f"--signing-key {file}: no such file; `later secrets init` prints a new key") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
+        raise ConfigError(f"--signing-key {file}: cannot be read: {reason}") from None
+    return _parse(text, f"--signing-key {file}")
+
+
+def format_masters(masters: tuple[Master, ...]) -> str | None:
+    """Return the masters as one text, which `read_masters` reads from the configuration; None for none."""
+    return "\n".join(master.text for master in masters) or None
+
+
+def _parse(text: str, origin: str) -> tuple[Master, ...]:
+    try:
+        return parse_masters(text)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: expected {error}") from None

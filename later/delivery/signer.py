@@ -1,0 +1,74 @@
+"""The signer of deliveries: which secrets sign a task, each prepared once."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from later.core.origin import Origin
+from later.core.policy import Sign
+from later.core.signing import KeyRing, prepare_context, secret_scope, signature
+from later.core.task import Task
+from later.delivery.http_client import LocalFault
+
+MAX_PREPARED = 4096
+"""Topics and origins whose secrets are kept: to derive one anew takes longer than to sign."""
+MAX_INLINE_BYTES = 65_536
+"""Longer bodies are signed in a thread: 1 MiB takes a millisecond, in which the event loop would do nothing else."""
+
+
+class _Prepared(NamedTuple):
+    """The contexts of the secrets that sign until a time (ms), the newest first."""
+
+    contexts: list[hmac.HMAC]
+    until: float
+
+
+class Signer:
+    """Signs deliveries with the secrets of the latest `key_ring()`."""
+
+    def __init__(self, key_ring: Callable[[], KeyRing]) -> None:
+        self._key_ring = key_ring
+        self._ring = KeyRing()
+        self._prepared: dict[tuple[Sign, str, Origin | None], _Prepared] = {}
+
+    async def sign(self, task: Task, body: bytes, sign: Sign, now: int) -> str:
+        """Return the value of `webhook-signature` for a delivery at `now` (ms); empty if it is not signed.
+
+        Raises:
+            MissingMaster: it is to be signed with a secret that cannot be derived.
+            LocalFault: there is no thread for a long body.
+            ValueError: the callback has no origin.
+        """
+        if sign is Sign.OFF:
+            return ""
+        ring = self._key_ring()
+        if ring is not self._ring:
+            self._ring = ring
+            self._prepared.clear()
+        key = (sign, task.topic, Origin.of(task.callback) if sign is Sign.ORIGIN else None)
+        prepared = self._prepared.get(key)
+        if prepared is None or now >= prepared.until:
+            prepared = self._prepare(key, now)
+        if not prepared.contexts:
+            return ""
+        if len(body) <= MAX_INLINE_BYTES:
+            return signature(prepared.contexts, task.id, now // 1000, body)
+        try:
+            return await asyncio.to_thread(signature, prepared.contexts, task.id, now // 1000, body)
+        except RuntimeError as error:
+            raise LocalFault(f"no thread to sign in: {error}") from None
+
+    def _prepare(self, key: tuple[Sign, str, Origin | None], now: int) -> _Prepared:
+        scope = secret_scope(*key)
+        contexts = [prepare_context(secret) for secret in self._ring.secrets(scope, now)]
+        ends = [generation.until for generation in self._ring.generations(scope) if generation.is_live(now)]
+        prepared = _Prepared(contexts, min((end for end in ends if end is not None), default=math.inf))
+        self._prepared.pop(key, None)
+        if len(self._prepared) >= MAX_PREPARED:
+            del self._prepared[next(iter(self._prepared))]
+        self._prepared[key] = prepared
+        return prepared

@@ -1,0 +1,102 @@
+"""The signing secrets as this process knows them: rotations are in the store, read again each second; masters are not.
+
+A delivery takes one `KeyRing` and stays with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+
+from later.core.clock import Interval
+from later.core.errors import Conflict
+from later.core.signing import Generations, KeyRing, Master, SecretScope
+from later.store import scripts
+from later.store.client import Client
+from later.store.codec import pairs
+from later.store.keys import Keys
+from later.store.policies import FRESH_S, MAX_STARTS
+from later.store.scripts import Argument
+
+_ALL = "all"
+"""The field of the generations of every scope that was not rotated by itself."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Generations).decode
+
+
+class SigningBook:
+    """Reads and rotates signing secrets. `monotonic` returns seconds, `now` the store's time."""
+
+    def __init__(
+        self,
+        client: Client,
+        keys: Keys,
+        monotonic: Callable[[], float],
+        now: Callable[[], Awaitable[Interval]],
+    ) -> None:
+        self._client = client
+        self._keys = [keys.signing]
+        self._monotonic = monotonic
+        self._now = now
+        self.latest = KeyRing()
+        """The secrets as they were read last."""
+        self._version: int | None = None
+        self._read_at = -FRESH_S
+        self._refreshing = asyncio.Lock()
+
+    def use_masters(self, masters: Sequence[Master]) -> None:
+        """Derive secrets from these masters from now on."""
+        self.latest = KeyRing(masters, self.latest.rotated, self.latest.rotated_all)
+
+    async def refresh(self) -> None:
+        """Read the rotations, unless that was done within `FRESH_S`. Raises StoreDown."""
+        if self._monotonic() - self._read_at >= FRESH_S:
+            async with self._refreshing:
+                if self._monotonic() - self._read_at >= FRESH_S:
+                    await self.read()
+
+    async def read(self) -> KeyRing:
+        """Return the secrets as they are now. Raises StoreDown."""
+        asked_at = self._monotonic()
+        known = "" if self._version is None else self._version
+        command = scripts.SIGNING_SINCE.call(self._keys, [known])
+        version, *found = await self._client.execute("signing", command)
+        if asked_at >= self._read_at:  # otherwise a later read was answered first
+            if version != self._version:
+                fields = {name.decode(): _decode(written) for name, written in pairs(found)}
+                rotated_all = fields.pop(_ALL, ())
+                rotated = {SecretScope.parse(name): generations for name, generations in fields.items()}
+                self.latest = KeyRing(self.latest.masters, rotated, rotated_all)
+            self._version, self._read_at = version, asked_at
+        return self.latest
+
+    async def rotate(self, scope: SecretScope, overlap_ms: int) -> KeyRing:
+        """Give a scope a new secret; the older ones end after the overlap. Return the secrets from then on.
+
+        Raises:
+            NoSigningKey: this process has no master.
+            TooManySecrets: too many older ones would sign beside it.
+            Conflict: others rotated secrets in the meantime each time.
+            StoreDown: whether the secret was rotated is not known.
+        """
+        return await self._rotate(lambda ring: [scope], overlap_ms)
+
+    async def rotate_all(self, overlap_ms: int) -> KeyRing:
+        """Give all scopes new secrets, also those that were never used. Raises: as `rotate`."""
+        return await self._rotate(lambda ring: [None, *ring.rotated], overlap_ms)
+
+    async def _rotate(self, choose: Callable[[KeyRing], Iterable[SecretScope | None]], overlap_ms: int) -> KeyRing:
+        for _ in range(MAX_STARTS):
+            ring, version = await self.read(), self._version
+            now = (await self._now()).low
+            changed = {scope: ring.rotate(scope, now, overlap_ms) for scope in choose(ring)}
+            arguments: list[Argument] = [version or 0]
+            for scope, generations in changed.items():
+                arguments += [_ALL if scope is None else scope.text, _encode(generations)]
+            if await self._client.execute("set_signing", scripts.SET_SIGNING.call(self._keys, arguments)) >= 0:
+                await self.read()
+                return ring.replace(changed)
+        raise Conflict("the signing secrets changed each time they were looked at: try again")
