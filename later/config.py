@@ -26,6 +26,7 @@ from later.option_types import (
     choice,
     count_or_auto,
     duration,
+    file_name,
     host_names,
     http_url,
     integer,
@@ -104,6 +105,7 @@ class Config:
     log_format: str
     log_level: str
     url: str
+    key_file: str | None
     wait_ms: int
 
     @property
@@ -230,6 +232,8 @@ OPTIONS = (
     Option("log-level", "log_level", choice("debug", "info", "warning", "error"), "info", DAEMON_COMMANDS,
            "Lowest level that is logged; events of single tasks are at debug."),
     Option("url", "url", http_url, "http://127.0.0.1:8080", CLIENT_COMMANDS, "URL of later's API."),
+    Option("key-file", "key_file", file_name, "none", CLIENT_COMMANDS,
+           "File with the API key on its first line; the key itself can be in LATER_KEY."),
     Option("wait", "wait_ms", duration(100, 3_600_000), "30s", CLIENT_COMMANDS,
            "How long to wait for the API's answer."),
 )  # fmt: skip

@@ -269,6 +269,14 @@ def path(text: str) -> Path:
     return Path(text)
 
 
+@option_type("FILE")
+def file_name(text: str) -> str | None:
+    """Read the name of a file; `none` is none."""
+    if not text or "\0" in text:
+        raise ValueError("the name of a file, or none")
+    return None if text == "none" else text
+
+
 def many(read: Callable[[str], str], metavar: str) -> OptionType:
     """Return the type of lists with commas between the values that `read` takes; `none` is the empty list."""
 

@@ -86,6 +86,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "log-format": (("json", "json"), ("console", "console"), ("json", "json")),
     "log-level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
     "url": (("http://a", "http://a"), ("https://b:1/x/", "https://b:1/x"), ("http://[::1]:2", "http://[::1]:2")),
+    "key-file": (("/run/secrets/key", "/run/secrets/key"), ("none", None), ("key", "key")),
     "wait": (("0.1", 100), ("1h", 3_600_000), ("5", 5000)),
 }
 """Three valid values of each option, as text and as the value read."""
@@ -162,6 +163,7 @@ def test_the_defaults_are_as_documented() -> None:
         signing_key=None, guard="auto", guard_allow=frozenset(), guard_deny=frozenset(), https_only=False,
         drain_ms=30_000,
         max_body=1_048_576, max_pending_writes=10_000, log_format="console", log_level="info", url="http://127.0.0.1:8080",
+        key_file=None,
         wait_ms=30_000,
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
@@ -10,8 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from later.cli.console import notify
 from later.client.http import ApiClient
-from later.config import OPTIONS, load
+from later.client.key_source import KEY, is_readable_by_others, read_key
+from later.config import OPTIONS, Config, load
 from later.option_types import OptionType, any_rate, duration_s
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -86,11 +89,14 @@ def _join_values(context: click.Context, parameter: click.Parameter, values: Seq
 
 
 def client_options(command: Command) -> Command:
-    """Give a command --url, --wait and --config, and pass it the client of that API as `client`."""
+    """Give a command --url, --key-file, --wait and --config, and pass it the client of that API as `client`."""
 
     @wraps(command)
-    def with_client(*, config: str | None, url: str | None, wait: str | None, **others: Any) -> Any:
-        return command(client=build_client({"config": config, "url": url, "wait": wait}), **others)
+    def with_client(
+        *, config: str | None, url: str | None, key_file: str | None, wait: str | None, **others: Any
+    ) -> Any:
+        flags = {"config": config, "url": url, "key_file": key_file, "wait": wait}
+        return command(client=build_client(flags), **others)
 
     return config_options(CLIENT_COMMAND)(with_client)  # type: ignore[return-value]  # one keyword less, the same result
 
@@ -98,9 +104,33 @@ def client_options(command: Command) -> Command:
 def build_client(flags: Mapping[str, str | None]) -> ApiClient:
     """Build the client of the API at --url; it is closed when the command ends. Raises ConfigError."""
     config = load(CLIENT_COMMAND, flags, os.environ)
-    client = ApiClient(config.url, config.wait_ms / 1000, time.time)
+    client = ApiClient(config.url, config.wait_ms / 1000, time.time, load_key(flags, config).key)
     click.get_current_context().call_on_close(client.close)
     return client
+
+
+class LoadedKey(NamedTuple):
+    """The API key of a command, and the file that it was read from; None for none."""
+
+    key: str | None
+    file: str | None
+
+
+def load_key(flags: Mapping[str, str | None], config: Config) -> LoadedKey:
+    """Load the API key of --key-file, the environment or the configuration's file, in this order.
+
+    A file that others can read is warned of. It is not refused: what they have read, they have.
+
+    Raises:
+        ConfigError: it cannot be read, or is none.
+    """
+    file = config.key_file
+    if flags.get("key_file") is None and os.environ.get(KEY):
+        file = None
+    key = read_key(file, os.environ)
+    if file is not None and is_readable_by_others(file):
+        notify(f"{file}: other users can read this key: chmod 600 {shlex.quote(file)}")
+    return LoadedKey(key, file)
 
 
 # Mass actions

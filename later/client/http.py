@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from later import __version__
+from later.client.key_source import KEY
 from later.core.errors import LaterError
 from later.core.retry_after import parse_retry_after
 
@@ -20,6 +21,8 @@ RETRYABLE_STATUSES = frozenset({429, 500, 502, 503, 504})
 CALLS_PER_CONNECTION = 16
 """After so many calls the client connects anew: the kernel distributes connections, not calls, over the processes of a
 daemon, and a few connections that stay could all reach one process."""
+NO_KEY = "/problems/no-key"
+"""The type of the problem that a call needs a key."""
 NOT_LATER = "is this the URL of later?"
 """The end of each error about an answer that later's API does not give."""
 
@@ -67,11 +70,12 @@ class ApiClient:
 
     It keeps a connection open for the next calls, so it must not be shared by threads. It never repeats a call by
     itself: a caller that may repeat it does so (see `RetryPolicy`). `clock` returns Unix seconds, for a Retry-After
-    that is a date.
+    that is a date. The `key` of the API, if there is one, goes nowhere but into the header of each call.
     """
 
-    def __init__(self, url: str, timeout_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, url: str, timeout_s: float, clock: Callable[[], float], key: str | None = None) -> None:
         self._url = url
+        self._key = key
         self._timeout_s = timeout_s
         self._clock = clock
         split = urlsplit(url)
@@ -111,6 +115,8 @@ class ApiClient:
         reason = detail if isinstance(detail, str) else f"{self._url} answered {reply.status} {reply.reason}".rstrip()
         if detail == NO_SUCH_PATH:
             reason = f"{self._url}{path.partition('?')[0]}: {detail}: {NOT_LATER}"
+        if self._key is None and isinstance(answer, dict) and answer.get("type") == NO_KEY:
+            reason += f"; put the key into {KEY}, or name its file (--key-file)"
         if reply.status not in RETRYABLE_STATUSES:
             raise CallFailed(reason, reply.status)
         text = reply.retry_after
@@ -119,6 +125,8 @@ class ApiClient:
 
     def _exchange(self, method: str, path: str, body: bytes | None, content_type: str) -> _Reply:
         headers = {"User-Agent": f"later/{__version__}"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
         if body is not None:
             headers["Content-Type"] = content_type
         if self._calls % CALLS_PER_CONNECTION == 0 or self._is_dropped():

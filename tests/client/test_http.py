@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 
 from later.client.http import CALLS_PER_CONNECTION, ApiClient, CallFailed, Unavailable
+from later.core.api_keys import make_key_text
 from tests.client.api_servers import StubAnswer, StubServer, problem, stub_server
 
 OK = StubAnswer(200, {"fine": True})
@@ -146,3 +147,28 @@ def test_a_path_that_the_daemon_does_not_have_is_named_with_its_url() -> None:
             client.ask("GET", "/jobs/j?run=r")
     path = f"{server.url}/later/jobs/j"
     assert str(error.value) == f"{path}: there is nothing at this path: is this the URL of later?"
+
+
+def test_a_key_goes_to_the_server_alone_and_is_shown_nowhere() -> None:
+    """Not to the server of a redirect either, and into no error."""
+    key = make_key_text()
+    seen: list[bytes] = []
+
+    def redirect(connection: socket.socket) -> None:
+        seen.append(read_request(connection))
+        connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: %b/elsewhere\r\nContent-Length: 0\r\n\r\n" % url.encode())
+
+    def end(connection: socket.socket) -> None:
+        seen.append(read_request(connection))
+
+    with socket_server(redirect, end) as url:
+        client = ApiClient(url, 5, lambda: 0.0, key)
+        errors = []
+        for _ in range(2):
+            with pytest.raises(CallFailed) as error:
+                client.ask("POST", "/create", {})
+            errors += [error.value, error.value.__cause__]
+            client.close()
+    assert [f"\r\nAuthorization: Bearer {key}\r\n".encode() in request for request in seen] == [True, True]
+    assert b"/elsewhere" not in b"".join(seen)
+    assert key not in f"{errors!r} {client!r} {vars(client)['_connection']!r}"

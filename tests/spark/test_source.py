@@ -18,7 +18,9 @@ from tests.spark.later_server import UNUSED_CALLBACK, LaterServer, free_port, la
 from tests.system.api_client import query
 
 COUNT = 10
-OPTIONS = "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, now, nullTime, prefix"
+OPTIONS = (
+    "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, now, nullTime, prefix, keyFile"
+)
 FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, headers"
 
 

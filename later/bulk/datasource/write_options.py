@@ -10,8 +10,10 @@ from later.bulk.datasource.options import parse_options, read_job, read_seconds
 from later.bulk.input.column_names import TimeRules
 from later.bulk.input.row_settings import RowSettings
 from later.bulk.transport.target import BATCH_SIZE, RETRIES, TIMEOUT_S, Target
+from later.client.key_source import KEY
+from later.core.api_keys import has_key_form
 from later.core.errors import Refused
-from later.option_types import DEFAULT_PREFIX, choice, integer, prefix
+from later.option_types import DEFAULT_PREFIX, choice, file_name, integer, prefix
 from later.store.url import check_url
 
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "numpartitions"})
@@ -54,6 +56,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         timeout_s=values["timeout"] or TIMEOUT_S,
         batch_size=values["batchSize"] or BATCH_SIZE,
         retries=RETRIES if values["retries"] is None else values["retries"],
+        key_file=values["keyFile"],
     )
     row_settings = RowSettings(
         job=values["jobId"],
@@ -65,6 +68,13 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 def _case_insensitive(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: read(text.lower())
+
+
+def _read_key_file(text: str) -> str | None:
+    if has_key_form(text):  # no error may show it
+        raise Refused(f"keyFile: expected the name of a file with the key in it, got a key: or put it into {KEY}")
+    name: str | None = file_name(text)
+    return name
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
@@ -79,6 +89,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "now": _case_insensitive(choice("true", "false")),
     "nullTime": _case_insensitive(choice("reject", "now")),
     "prefix": prefix,
+    "keyFile": _read_key_file,
 }
 
 _REQUIRED = {

@@ -12,6 +12,7 @@ from functools import partial
 from later.client.api_transport import ApiTransport
 from later.client.batches import BatchSender, RetryPolicy
 from later.client.http import ApiClient
+from later.client.key_source import read_key
 from later.client.transport import CreateCounts, Transport
 from later.core.errors import StoreEmpty
 from later.option_types import DEFAULT_PREFIX
@@ -25,13 +26,17 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The target of a job, an API (http, https) or a store. It travels to the executors, so it holds no secret."""
+    """The target of a job, an API (http, https) or a store. It travels to the executors, so it holds no secret.
+
+    Each executor reads the API's key from `key_file`, or (None) from its environment.
+    """
 
     url: str
     prefix: str = DEFAULT_PREFIX
     timeout_s: float = TIMEOUT_S
     batch_size: int = BATCH_SIZE
     retries: int = RETRIES
+    key_file: str | None = None
 
     @property
     def is_api(self) -> bool:
@@ -89,7 +94,8 @@ class Target:
 
     def _open(self, job: str, run: str | None = None) -> Transport:
         if self.is_api:
-            return ApiTransport(ApiClient(self.url, self.timeout_s, time.time), job, run)
+            key = read_key(self.key_file, os.environ)
+            return ApiTransport(ApiClient(self.url, self.timeout_s, time.time, key), job, run)
         from later.bulk.transport.store import StoreTransport  # noqa: PLC0415  # an executor that uses the API needs no redis
 
         return StoreTransport(settings_from_url(self.url, self.prefix, self.timeout_s, os.environ), job, run)

@@ -15,7 +15,7 @@ import click
 from later.bulk.input.task_ids import check_job
 from later.bulk.spark.path_syntax import check_output_path
 from later.cli.bulk.summary import current_summary
-from later.cli.options import CLIENT_COMMAND, STORE_COMMAND, Command, config_options
+from later.cli.options import CLIENT_COMMAND, STORE_COMMAND, Command, config_options, load_key
 from later.config import load
 from later.core.errors import Refused
 
@@ -48,6 +48,7 @@ class JobOptions(NamedTuple):
             timeout_s=address.timeout_s,
             batch_size=self.batch,
             retries=self.retries,
+            key_file=address.key_file,
         )
 
 
@@ -62,13 +63,14 @@ class LaterAddress(NamedTuple):
     """The address of the API (http, https) or of the store.
 
     `prefix` is that of the store's keys, `timeout_s` how long an answer may take, in seconds. `password` is the
-    store's, None if the URL of the configuration has none.
+    store's, None if the URL of the configuration has none. `key_file` names the file of the API's key, if it is in one.
     """
 
     url: str
     prefix: str
     timeout_s: float
     password: str | None = None
+    key_file: str | None = None
 
 
 # Input and output
@@ -237,10 +239,10 @@ def address_options(command: Command) -> Command:
 
     @wraps(command)
     def with_address(*, url: str | None, **others: Any) -> Any:
-        flags = {name: others.pop(name) for name in ("config", "wait", "prefix", "store_timeout")}
+        flags = {name: others.pop(name) for name in ("config", "key_file", "wait", "prefix", "store_timeout")}
         return command(address=load_address(url, flags), **others)
 
-    decorated = config_options(CLIENT_COMMAND, ("wait", "prefix", "store-timeout"))(with_address)
+    decorated = config_options(CLIENT_COMMAND, ("key-file", "wait", "prefix", "store-timeout"))(with_address)
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--url", metavar="URL",
         help="URL of later's API, or of the store: redis://, rediss:// or unix://. Put the store's password into "
@@ -273,7 +275,7 @@ def load_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
         config = load(STORE_COMMAND, flags | {"redis": url}, os.environ)
         return LaterAddress(url, config.prefix, config.store_timeout_ms / 1000)
     config = load(CLIENT_COMMAND, flags | {"url": url}, os.environ)
-    return LaterAddress(config.url, config.prefix, config.wait_ms / 1000)
+    return LaterAddress(config.url, config.prefix, config.wait_ms / 1000, key_file=load_key(flags, config).file)
 
 
 def load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:

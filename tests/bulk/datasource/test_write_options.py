@@ -10,6 +10,7 @@ from later.bulk.datasource.write_options import WriteOptions, parse_write_option
 from later.bulk.input.column_names import TimeRules
 from later.bulk.input.row_settings import RowSettings
 from later.bulk.transport.target import Target
+from later.core.api_keys import make_key_text
 from later.core.errors import LaterError
 
 REQUIRED = {"url": "http://127.0.0.1:8080", "jobId": "orders-7"}
@@ -50,6 +51,14 @@ def test_names_have_any_case_and_sparks_own_options_are_ignored() -> None:
     others = {"path": "x", "checkpointLocation": "y", "queryName": "z"}
     given = {"URL": REQUIRED["url"], "jobid": "orders-7", "BATCHSIZE": "5"}
     assert parse_write_options(given | others).target.batch_size == 5
+
+
+def test_the_file_of_a_key_is_an_option_and_a_key_is_none() -> None:
+    key = make_key_text()
+    assert options(keyFile="/run/secrets/later").target.key_file == "/run/secrets/later"
+    for given, reason in (({"keyFile": key}, "keyFile: expected the name of a file"), ({"key": key}, "key: unknown")):
+        assert refused(**given).startswith(reason)
+        assert key not in refused(**given)
 
 
 def test_options_can_be_pickled() -> None:
