@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
+from later.core.address_guard import AddressGuard
 from later.core.task import Draft, Task, new_id
 from later.core.validation import to_milliseconds
 
+NO_GUARD = AddressGuard(is_own=lambda address: False, is_on=False)
 NOW = 1_800_000_000_000
 """A time of the store's clock, in ms."""
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from later.core.address_guard import AddressGuard
 from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.signing import KeyRing
@@ -19,9 +20,10 @@ from later.delivery.aiohttp_client import AiohttpClient
 from later.delivery.http_client import HttpClient
 from later.delivery.own_client import OwnClient
 from later.delivery.proxy import Proxy
+from later.delivery.refusals import RefusalReport
 from later.delivery.sender import Sender
 from later.delivery.signer import Signer
-from tests.builders import NOW, a_task
+from tests.builders import NO_GUARD, NOW, a_task
 
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + b'{"code": 100}'
 BUSY = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + b'{"code": 101}'
@@ -30,11 +32,8 @@ LONG_TIMEOUT_MS = 60_000
 SHORT_TIMEOUT_MS = 150
 """A timeout that a test waits for."""
 
-BUILD_CLIENT: dict[str, Callable[[int, Proxy | None], HttpClient]] = {
-    "aiohttp": lambda max_lookups, proxy: AiohttpClient(max_lookups=max_lookups, max_idle=64, proxy=proxy),
-    "own": lambda max_lookups, proxy: OwnClient(max_lookups=max_lookups, max_idle=64, proxy=proxy),
-}
-"""Builds the HTTP client of each name for this number of lookups, and a proxy."""
+CLIENTS: dict[str, type[OwnClient] | type[AiohttpClient]] = {"aiohttp": AiohttpClient, "own": OwnClient}
+"""The HTTP client of each name."""
 client_name = "own"
 """The HTTP client with which `a_sender` sends."""
 
@@ -184,11 +183,20 @@ async def a_sender(
     max_lookups: int = 8,
     client: HttpClient | None = None,
     proxy: Proxy | None = None,
+    guard: AddressGuard = NO_GUARD,
+    on_refused: Callable[[str], None] = lambda why: None,
     **policy: Any,
 ) -> AsyncIterator[PolicySender]:
     """Start a sender with `client`, by default that of `client_name`, which looks up `max_lookups` names at a time."""
-    client = client or BUILD_CLIENT[client_name](max_lookups, proxy)
-    sender = Sender(client, Signer(KeyRing), user_agent="later/0.1", has_proxy=proxy is not None)
+    client = client or CLIENTS[client_name](max_lookups=max_lookups, max_idle=64, guard=guard, proxy=proxy)
+    sender = Sender(
+        client,
+        Signer(KeyRing),
+        user_agent="later/0.1",
+        guard=guard,
+        refusals=RefusalReport(on_refused),
+        has_proxy=proxy is not None,
+    )
     await sender.start()
     try:
         yield PolicySender(sender, Policy(timeout_ms=timeout_ms, **policy))

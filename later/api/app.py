@@ -10,6 +10,7 @@ from aiohttp import web
 from later.api.about import AboutHandlers
 from later.api.authorization import Authorization, NoScope
 from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
+from later.api.callback_check import CallbackCheck
 from later.api.cross_site import CrossSiteProtection
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
@@ -24,6 +25,7 @@ from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROU
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
+from later.core.address_guard import AddressGuard
 from later.core.api_keys import Scope
 from later.core.errors import LaterError
 from later.metrics import Exposition, Metrics
@@ -41,6 +43,7 @@ def build_app(
     *,
     store: Store,
     metrics: Metrics,
+    guard: AddressGuard,
     max_body: int,
     remember_ms: int,
     max_pending_writes: int,
@@ -56,13 +59,16 @@ def build_app(
     `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store. The counts of a bulk job are
     kept for `remember_ms`. `lease_ms` is the length of a lease if the daemon's timeout applies to the task's topic.
     `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
+    `guard` judges the callbacks that are written.
     `cross_site_protection` checks each request first if the application is served by `server.Runner`.
     """
+    callback_check = CallbackCheck(guard, metrics)
     pending_writes, bytes_in_answers = PendingWrites(max_pending_writes), BytesInAnswers()
     metrics.pending_writes.set_function(lambda: pending_writes.count)
     tasks = TaskHandlers(
         store=store,
         metrics=metrics,
+        callback_check=callback_check,
         max_body=max_body,
         pending_writes=pending_writes,
         wake_delay_ticker=wake_delay_ticker,
@@ -70,6 +76,7 @@ def build_app(
     batches = BatchHandlers(
         store=store,
         metrics=metrics,
+        callback_check=callback_check,
         max_body=max_body,
         remember_ms=remember_ms,
         pending_writes=pending_writes,
@@ -77,7 +84,11 @@ def build_app(
         wake_delay_ticker=wake_delay_ticker,
     )
     edits = EditHandlers(
-        store=store, max_body=max_body, pending_writes=pending_writes, wake_delay_ticker=wake_delay_ticker
+        store=store,
+        callback_check=callback_check,
+        max_body=max_body,
+        pending_writes=pending_writes,
+        wake_delay_ticker=wake_delay_ticker,
     )
     listing = ListHandlers(
         store=store, max_body=max_body, pending_writes=pending_writes, bytes_in_answers=bytes_in_answers

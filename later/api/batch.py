@@ -18,6 +18,7 @@ from msgspec import UNSET
 
 from later.api.authorization import CALLER
 from later.api.batch_body import split_items
+from later.api.callback_check import CallbackCheck
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.problem_types import NO_SUCH_JOB
@@ -74,6 +75,7 @@ class BatchHandlers:
         *,
         store: Store,
         metrics: Metrics,
+        callback_check: CallbackCheck,
         max_body: int,
         remember_ms: int,
         pending_writes: PendingWrites,
@@ -82,6 +84,7 @@ class BatchHandlers:
     ) -> None:
         self._store = store
         self._metrics = metrics
+        self._check_callback = callback_check.check
         self._max_body = max_body
         self._remember_ms = remember_ms
         self._pending_writes = pending_writes
@@ -107,7 +110,9 @@ class BatchHandlers:
 
             def admit_item(item: bytes) -> Task:
                 draft = parse_draft(item)
-                return admit(draft, policies, now, draft.id or new_id(), caller)
+                task = admit(draft, policies, now, draft.id or new_id(), caller)
+                self._check_callback(task.callback)
+                return task
 
             tasks = await self._validate(items, admit_item)
             refused = sum(isinstance(task, Refused) for task in tasks)

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from later.api.audit_records import recorded
 from later.api.authorization import CALLER
+from later.api.callback_check import CallbackCheck
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.move_requests import check_limit, move_answer, parse_cursor, parse_dead_range, parse_purge_ranges
@@ -43,11 +44,13 @@ class EditHandlers:
         self,
         *,
         store: Store,
+        callback_check: CallbackCheck,
         max_body: int,
         pending_writes: PendingWrites,
         wake_delay_ticker: Callable[[int], None],
     ) -> None:
         self._store = store
+        self._check_callback = callback_check.check
         timeout_s = store.client.timeout_s
         self._update = GroupCommit(store.edits.update, queue_timeout_s=timeout_s)
         self._run_now = GroupCommit(self._with_store_time(store.edits.run_now), queue_timeout_s=timeout_s)
@@ -64,6 +67,8 @@ class EditHandlers:
             raise refusal("id", None)
         name = request[CALLER].task_name(changes.id)
         changes.require_any()
+        if changes.callback is not None:
+            self._check_callback(changes.callback)
         with self._pending_writes.reserve():
             policies, now = await self._store.policies.current(), await self._store.time.now()
             record = await self._update(TaskEdit(name, changes, policies, now.high), len(changes.content or ""))

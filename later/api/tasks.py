@@ -8,6 +8,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from later.api.authorization import CALLER
+from later.api.callback_check import CallbackCheck
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
@@ -30,6 +31,7 @@ class TaskHandlers:
         *,
         store: Store,
         metrics: Metrics,
+        callback_check: CallbackCheck,
         max_body: int,
         pending_writes: PendingWrites,
         wake_delay_ticker: Callable[[int], None],
@@ -40,6 +42,7 @@ class TaskHandlers:
         self._query = GroupCommit(store.lookup.query, queue_timeout_s=timeout_s)
         self._delete = GroupCommit(store.edits.delete, queue_timeout_s=timeout_s)
         self._metrics = metrics
+        self._check_callback = callback_check.check
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._wake_delay_ticker = wake_delay_ticker
@@ -51,6 +54,7 @@ class TaskHandlers:
             with self._pending_writes.reserve():
                 policies, now = await self._store.policies.current(), await self._store.time.now()
                 task = admit(draft, policies, now.high, new_id(), request[CALLER])
+                self._check_callback(task.callback)
                 result = await self._create(task, len(task.content))
         except Refused:
             self._metrics.tasks_refused.inc()

@@ -42,20 +42,16 @@ class Refusal(NamedTuple):
         """
         if self.why == NOT_HTTPS:
             return "this URL may not be called: http"
+        if self.why == PROXY:
+            return "the proxy refuses to call this host"
         return f"this host's address may not be called: {self.why}"
 
     @property
-    def option(self) -> str:
-        """The option that would allow it, or that refuses it, as it stands on a command line; empty for a proxy's."""
-        match self.why:
-            case "denied":
-                return "--guard-deny"
-            case "http":
-                return "--https-only"
-            case "proxy":
-                return ""
-            case _:
-                return f"{ALLOW_OPTION} {self.address}/{128 if ':' in self.address else 32}"
+    def allow_option(self) -> str:
+        """The option that would allow the address, as it stands on a command line; empty if none would."""
+        if self.why in (DENIED, NOT_HTTPS, PROXY):
+            return ""
+        return f"{ALLOW_OPTION} {self.address}/{128 if ':' in self.address else 32}"
 
     def as_refused(self) -> Refused:
         """Return the error of a request with such a callback."""
@@ -169,6 +165,16 @@ class AddressGuard:
         self._https_only = https_only
         self._has_proxy = has_proxy
 
+    @property
+    def judges_urls(self) -> bool:
+        """True if `judge_url` may refuse one."""
+        return self.is_on or self._https_only
+
+    @property
+    def judges_calls(self) -> bool:
+        """True if a call may be refused that opens no connection, or one to the proxy: `judge_url` says it."""
+        return self._https_only or self._has_proxy
+
     def judge_address(self, host: str, address: str) -> Refusal | None:
         """Return why no socket may be connected to `address` for a call to `host` (as `Origin` has it), or None."""
         if not self.is_on or self._has_proxy:
@@ -186,19 +192,6 @@ class AddressGuard:
             return Refusal(NOT_HTTPS)
         address = parse_host_address(origin.host) if self.is_on else None
         return None if address is None else self._judge(origin.host, address)
-
-    def check_callback(self, callback: str) -> None:
-        """Check the URL of a callback that may be called otherwise.
-
-        Raises:
-            Refused: its host is an address that is refused, or it is not https and has to be.
-        """
-        if (self.is_on or self._https_only) and (refusal := self.judge_url(Origin.of(callback))) is not None:
-            raise refusal.as_refused()
-
-    def judge_before_call(self, origin: Origin) -> Refusal | None:
-        """Return why a call must not be made that `judge_address` would not judge, or None."""
-        return self.judge_url(origin) if self._https_only or self._has_proxy else None
 
     def _judge(self, host: str, address: IPAddress) -> Refusal | None:
         address = unwrap(address)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from later.core import address_guard
 from later.core.clock import rfc3339
 from later.core.policy import Policy, format_policy
 from later.core.retry import Failure
@@ -202,6 +203,8 @@ def _explain_dead(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str
             whys = {0: "it failed and had no retries", 1: "its 1 retry was exhausted"}
             why = whys.get(count, f"its {count} retries were exhausted")
         yield f"dead because {why}: {_FAILURE_COUNT.sub('', failure.message)}"
+    elif failure.reason == "address":
+        yield f"dead because {_with_advice(_FAILURE_COUNT.sub('', failure.message))}"
     elif failure.reason == "gone":
         yield f"dead because its receiver is gone: {failure.message}"
     else:
@@ -242,7 +245,14 @@ def _retry_count(facts: TaskFacts, failure: Failure) -> str:
     return f"retry {max(failure.failures, 1)}{limit}"
 
 
+def _with_advice(message: str) -> str:
+    """Return the message of a refusal by the address guard, and what can be done about it."""
+    return "; ".join(filter(None, (message, address_guard.advice(message))))
+
+
 def _last_error(failure: Failure) -> str:
+    if failure.reason == "address":
+        return f"last error: {_with_advice(failure.message)}"
     if failure.reason != "status" or failure.status is None:
         return f"last error: {failure.message}"
     if failure.message.startswith(answered := f"answered {failure.status}"):

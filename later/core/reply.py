@@ -32,8 +32,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     later_reason: str | None = None
     location: str | None = None
     proxy_status: str | None = None
-    proxy_error: str | None = None
-    """`X-Squid-Error` or `X-Smokescreen-Error`."""
+    squid_error: str | None = None
+    smokescreen_error: str | None = None
 
 
 def parse_reply(reply: Reply, now: int, ack: Ack) -> Outcome:

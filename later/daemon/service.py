@@ -24,11 +24,13 @@ from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections, connection_limit
 from later.config import API_COMMANDS, WORKER_COMMANDS, Config
+from later.core.address_guard import AddressGuard
 from later.core.admission_limits import AdmissionLimits
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.core.policy import Sign
 from later.core.signing import KeyRing
+from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
 from later.daemon.signing_key import read_masters
@@ -38,6 +40,7 @@ from later.delivery.http_client import HttpClient
 from later.delivery.own_client import OwnClient
 from later.delivery.pool import idle_limit
 from later.delivery.proxy import Proxy
+from later.delivery.refusals import RefusalReport
 from later.delivery.sender import Sender
 from later.delivery.signer import Signer
 from later.metrics import Exposition, Metrics
@@ -102,7 +105,8 @@ class Service:
             self._store.audit_trail.on_record = audit_ticker.wake
             self._tickers.append(audit_ticker)
         self._descriptors = raise_descriptor_limit()
-        self._sender = build_sender(config, self._descriptors, lambda: self._store.signing.latest)
+        self._guard = build_guard(config)
+        self._sender = build_sender(config, self._guard, metrics, self._descriptors, lambda: self._store.signing.latest)
         self._worker: Worker | None = None
         if command in WORKER_COMMANDS:
             self._worker = Worker(
@@ -149,6 +153,7 @@ class Service:
         return build_app(
             store=self._store,
             metrics=metrics,
+            guard=self._guard,
             max_body=config.max_body,
             remember_ms=config.remember_ms,
             max_pending_writes=config.max_pending_writes,
@@ -190,6 +195,12 @@ class Service:
             log.warning("deliveries are not signed", reason="no --signing-key; `later secrets init` makes one")
         for master, scopes in ring.missing_masters(now).items():
             log.warning("signing key missing", master=master, of=scopes)
+
+    def decide_guard(self) -> str | None:
+        """Turn the address guard on or off, and return why it is off. The store must be open."""
+        why_off = why_guard_is_off(self._config.guard, has_keys=False)
+        self._guard.is_on = why_off is None
+        return why_off
 
     async def start_work(self) -> None:
         """Start the tickers and the worker."""
@@ -306,13 +317,22 @@ def raise_descriptor_limit() -> int:
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
-def build_sender(config: Config, descriptors: int, key_ring: Callable[[], KeyRing]) -> Sender:
+def build_sender(
+    config: Config, guard: AddressGuard, metrics: Metrics, descriptors: int, key_ring: Callable[[], KeyRing]
+) -> Sender:
     """Return the sender with the HTTP client, and through the proxy, that the options say. It signs by `key_ring()`."""
     proxy = None if config.proxy is None else Proxy.parse(config.proxy)
     max_idle = idle_limit(descriptors, config.concurrency)
     client: HttpClient
     if config.http_client == "aiohttp":
-        client = AiohttpClient(max_lookups=config.concurrency, max_idle=max_idle, proxy=proxy)
+        client = AiohttpClient(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy)
     else:
-        client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle, proxy=proxy)
-    return Sender(client, Signer(key_ring), user_agent=f"later/{__version__}", has_proxy=proxy is not None)
+        client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy)
+    return Sender(
+        client,
+        Signer(key_ring),
+        user_agent=f"later/{__version__}",
+        guard=guard,
+        refusals=RefusalReport(lambda why: metrics.callbacks_refused.labels(why).inc()),
+        has_proxy=proxy is not None,
+    )

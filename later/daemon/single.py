@@ -11,6 +11,7 @@ import structlog
 from later.config import Config
 from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
+from later.daemon.guard import log_guard, resolve_guard
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, log_listening
 from later.daemon.service import Service
@@ -31,6 +32,7 @@ class SingleProcess:
     """The service, its backing store, and their lifecycle."""
 
     def __init__(self, command: str, config: Config) -> None:
+        config = resolve_guard(command, config)
         self._metrics = metrics = Metrics()
         metrics.processes.set(1)
         metrics.processes_up.set(1)
@@ -60,6 +62,7 @@ class SingleProcess:
         tasks = await self._service.open()
         if tasks is not None:
             log.info("store found", store=self._backing_store.description, tasks=tasks)
+        log_guard(self._service.decide_guard())
         start_tickers([self._store_ticker], self._metrics)
         await self._service.start_work()
         bound = await self._service.listen()

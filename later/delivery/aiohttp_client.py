@@ -13,23 +13,31 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import istr
 from yarl import URL
 
+from later.core.address_guard import PROXY, AddressGuard, Refusal
 from later.core.origin import DEFAULT_PORTS, Origin
 from later.core.policy import Ack
 from later.core.reply import Reply
 from later.delivery.aiohttp_connector import AiohttpConnector, AiohttpResolver, CallState, ReplyTooLong, current_call
-from later.delivery.connector import OpenSocket, explain_lookup_or_tls, is_local_fault, open_socket
+from later.delivery.connector import (
+    OpenSocket,
+    SocketFactory,
+    explain_no_connection,
+    is_local_fault,
+    open_socket,
+)
 from later.delivery.http_client import (
     CLOSED,
     LINGER_S,
     MAX_IDLE_S,
     MAX_REPLY_BYTES,
     UNREADABLE,
+    AddressRefused,
     BrokenReply,
     LocalFault,
     NoConnection,
     ProxyFailed,
 )
-from later.delivery.proxy import NO_CONNECTION_IN_TIME, NO_TUNNEL, Proxy
+from later.delivery.proxy import NO_CONNECTION_IN_TIME, NO_TUNNEL, SMOKESCREEN_ERROR, Proxy, is_refusal
 from later.delivery.request import CallbackRequest
 from later.delivery.resolver import Resolver
 from later.delivery.tls import build_tls_context
@@ -52,8 +60,15 @@ class AiohttpClient:
     """
 
     def __init__(
-        self, *, max_lookups: int, max_idle: int, proxy: Proxy | None = None, open_socket: OpenSocket = open_socket
+        self,
+        *,
+        max_lookups: int,
+        max_idle: int,
+        guard: AddressGuard,
+        proxy: Proxy | None = None,
+        open_socket: OpenSocket = open_socket,
     ) -> None:
+        self._guard = guard
         self._max_lookups = max_lookups
         self._max_idle = max_idle
         self._open_socket = open_socket
@@ -67,9 +82,7 @@ class AiohttpClient:
 
     async def start(self) -> None:
         resolver, tls = AiohttpResolver(Resolver(max_lookups=self._max_lookups)), build_tls_context()
-        build = partial(
-            AiohttpConnector, max_idle=self._max_idle, open_socket=self._open_socket, resolver=resolver, ssl=tls
-        )
+        build = partial(AiohttpConnector, max_idle=self._max_idle, resolver=resolver, ssl=tls)
         self._pooled = await self._open_session(build(keepalive_timeout=MAX_IDLE_S))
         self._unpooled = await self._open_session(build(force_close=True))
 
@@ -83,7 +96,8 @@ class AiohttpClient:
         await self._sessions.aclose()
 
     async def post(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
-        state = CallState((self._proxy or request).origin.host, timeout_s)
+        host = (self._proxy or request).origin.host
+        state = CallState(SocketFactory(host, self._guard, self._open_socket), timeout_s)
         current_call.set(state)
         try:
             return await self._call(request, timeout_s, ack, state)
@@ -96,14 +110,16 @@ class AiohttpClient:
         except CALL_ERRORS as error:
             if self._is_closed:
                 raise LocalFault(CLOSED) from error
+            if state.sockets.refusal is not None:
+                raise AddressRefused(state.sockets.refusal) from error
             cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-            if isinstance(cause, OSError) and is_local_fault(cause, state.addresses):
+            if isinstance(cause, OSError) and is_local_fault(cause, state.sockets.tried):
                 raise LocalFault(type(cause).__name__ if cause.strerror is None else cause.strerror) from error
             if self._proxy is not None and not state.has_passed_proxy:
-                raise ProxyFailed(_explain_proxy_failure(error)) from error
+                raise _translate_proxy_failure(error) from error
             if _had_connection(error):
                 raise BrokenReply(_explain_broken_reply(error)) from error
-            raise NoConnection(_explain_no_connection(error)) from error
+            raise NoConnection(_explain_connector_error(error)) from error
 
     async def _call(self, request: CallbackRequest, timeout_s: float, ack: Ack, state: CallState) -> Reply:
         try:
@@ -136,7 +152,7 @@ class AiohttpClient:
         except (aiohttp.ServerDisconnectedError, OSError) as error:
             # An error that carries a message object says that an answer had begun.
             answer_began = isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
-            if state.addresses or not _had_connection(error) or answer_began:
+            if state.sockets.tried or not _had_connection(error) or answer_began:
                 raise
         state.has_passed_proxy = False
         return await _post_once(self._unpooled, request, self._proxy)
@@ -220,7 +236,8 @@ def _build_reply(response: aiohttp.ClientResponse, body: bytes | None) -> Reply:
         later_reason=headers.get(LATER_REASON),
         location=headers.get(aiohttp.hdrs.LOCATION),
         proxy_status=headers.get("Proxy-Status"),
-        proxy_error=headers.get("X-Squid-Error") or headers.get("X-Smokescreen-Error"),
+        squid_error=headers.get("X-Squid-Error"),
+        smokescreen_error=headers.get(SMOKESCREEN_ERROR),
     )
 
 
@@ -240,26 +257,25 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes | None:
     return bytes(body) if encoding in ("", "identity") else None
 
 
-def _explain_no_connection(error: Exception) -> str:
+def _explain_connector_error(error: Exception) -> str:
     """Return why there is no connection. aiohttp's own texts contain the URL, whose query may be a secret."""
     if not isinstance(error, aiohttp.ClientConnectorError):
         return type(error).__name__
-    cause = error.os_error
-    known = explain_lookup_or_tls(cause)
-    if known is not None:
-        return known
-    return os.strerror(cause.errno) if cause.errno else type(cause).__name__
+    return explain_no_connection(error.os_error)
 
 
-def _explain_proxy_failure(error: Exception) -> str:
-    """Return why there is no connection through the proxy."""
+def _translate_proxy_failure(error: Exception) -> Exception:
+    """Return the error to be raised because there is no connection through the proxy."""
     match error:
         case aiohttp.ClientHttpProxyError():
-            return f"it answered {error.status} to CONNECT"
+            has_refused = is_refusal(error.status, SMOKESCREEN_ERROR in (error.headers or ()))
+            return (
+                AddressRefused(Refusal(PROXY)) if has_refused else ProxyFailed(f"it answered {error.status} to CONNECT")
+            )
         case aiohttp.ClientConnectorError():
-            return f"no connection to it: {_explain_no_connection(error)}"
+            return ProxyFailed(f"no connection to it: {_explain_connector_error(error)}")
         case _:
-            return f"{NO_TUNNEL}: {_explain_broken_reply(error)}"
+            return ProxyFailed(f"{NO_TUNNEL}: {_explain_broken_reply(error)}")
 
 
 def _explain_broken_reply(error: Exception) -> str:

@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 
 from later.core.reply import Reply
-from later.delivery.connector import OpenSocket
+from later.delivery.connector import SocketFactory
 from later.delivery.http_client import MAX_HEARD_BYTES
 from later.delivery.resolver import Resolver
 
@@ -24,12 +24,10 @@ NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 class CallState(msgspec.Struct):
     """The state of one call, for its error handling."""
 
-    host: str
-    """The host that it connects to: the callback's or the proxy's."""
+    sockets: SocketFactory
+    """Opens its sockets. If none was tried, the call has an idle connection."""
     timeout_s: float
     """The time from its begin to its deadline."""
-    addresses: list[aiohttp.AddrInfoType] = msgspec.field(default_factory=list)
-    """The addresses for which a socket was opened. If there is none, the call has an idle connection."""
     has_passed_proxy: bool = False
     """True if the call has a connection to its proxy, or for https a tunnel through it."""
     decisive_reply: Reply | None = None
@@ -72,11 +70,9 @@ class AiohttpResolver(AbstractResolver):
 class AiohttpConnector(aiohttp.TCPConnector):
     """aiohttp's connector, which notes in the call's state how far it got."""
 
-    def __init__(self, *, max_idle: int, open_socket: OpenSocket, **options: Any) -> None:
+    def __init__(self, *, max_idle: int, **options: Any) -> None:
         def open_for_call(address: aiohttp.AddrInfoType) -> socket.socket:
-            call = current_call.get()
-            call.addresses.append(address)
-            return open_socket(call.host, address)
+            return current_call.get().sockets(address)
 
         # The resolver has a cache of its own.
         super().__init__(use_dns_cache=False, limit=0, socket_factory=open_for_call, **options)

@@ -9,15 +9,15 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType
 
+from later.core.address_guard import AddressGuard, Refusal
 from later.core.host_address import parse_host_address
 from later.core.origin import Origin
 from later.delivery.connection import Connection
-from later.delivery.http_client import OWN_ERRNOS, LocalFault, NoConnection, ProxyFailed
+from later.delivery.http_client import OWN_ERRNOS, AddressRefused, LocalFault, NoConnection, ProxyFailed
 from later.delivery.proxy import Proxy
 from later.delivery.resolver import Resolver
 from later.delivery.tls import TlsClient
@@ -28,14 +28,53 @@ HAPPY_EYEBALLS_DELAY_S = 0.25
 CLOSE_S = 0.001
 """How long the event loop takes to close connections."""
 
+REFUSED = "refused by the address guard"
+
 OpenSocket = Callable[[str, AddrInfoType], socket.socket]
 """Opens the socket for a connection to a host (as in its URL) at one of its addresses."""
 
 
 def open_socket(host: str, address: AddrInfoType) -> socket.socket:
-    """Open a socket for a connection to `host` at `address`. Every connection to a receiver begins here."""
+    """Open a socket for a connection to `host` at `address`. It is a `SocketFactory` that asks for it."""
     family, kind, protocol, _, _ = address
     return socket.socket(family, kind, protocol)
+
+
+class SocketFactory:
+    """Opens the sockets of a call to `host`, at the addresses that the guard allows.
+
+    Every connection to a receiver begins here. Nothing is looked up after that, so a socket is connected to the
+    address that was judged.
+    """
+
+    def __init__(self, host: str, guard: AddressGuard, open_socket: OpenSocket) -> None:
+        self._host = host
+        self._guard = guard
+        self._open_socket = open_socket
+        self.tried: list[AddrInfoType] = []
+        """The addresses for which a socket was opened, or was to be."""
+        self._refusals: list[Refusal] = []
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """The refusal of an address, if there was no other to be tried.
+
+        The error of a connection would not tell: aiohappyeyeballs makes one of several.
+        """
+        return self._refusals[0] if self._refusals and not self.tried else None
+
+    def __call__(self, address: AddrInfoType) -> socket.socket:
+        """Open a socket for a connection to this address.
+
+        Raises:
+            OSError: the guard refuses the address, or this machine lacks something.
+        """
+        refusal = self._guard.judge_address(self._host, str(address[4][0]))
+        if refusal is not None:
+            self._refusals.append(refusal)
+            raise OSError(errno.EPERM, REFUSED)
+        self.tried.append(address)
+        return self._open_socket(self._host, address)
 
 
 class Connector:
@@ -46,6 +85,7 @@ class Connector:
         *,
         resolver: Resolver,
         tls: TlsClient,
+        guard: AddressGuard,
         open_socket: OpenSocket,
         free_descriptors: Callable[[], bool],
         proxy: Proxy | None = None,
@@ -53,6 +93,7 @@ class Connector:
         """`free_descriptors` is called if there is none left; it returns True if it has closed connections."""
         self._resolver = resolver
         self._tls = tls
+        self._guard = guard
         self._open_socket = open_socket
         self._free_descriptors = free_descriptors
         self._proxy = proxy
@@ -61,6 +102,7 @@ class Connector:
         """Return a socket that is connected to `origin`, through the proxy if there is one.
 
         Raises:
+            AddressRefused: the guard refuses every address.
             NoConnection: the name has no address, or none of them answers.
             ProxyFailed: there is no connection to the proxy, or it opens no tunnel.
             LocalFault: this machine has no descriptor, thread, memory or port left.
@@ -100,17 +142,18 @@ class Connector:
 
     async def _connect(self, origin: Origin) -> socket.socket:
         for may_free in (True, False):
-            addresses: Sequence[AddrInfoType] = ()
+            sockets = SocketFactory(origin.host, self._guard, self._open_socket)
             try:
-                addresses = await self._find_addresses(origin)
                 return await aiohappyeyeballs.start_connection(
-                    addresses,
+                    await self._find_addresses(origin),
                     happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
-                    socket_factory=partial(self._open_socket, origin.host),
+                    socket_factory=sockets,
                 )
             except OSError as error:
-                if not (may_free and is_local_fault(error, addresses) and self._free_descriptors()):
-                    raise _translate(error, addresses) from error
+                if sockets.refusal is not None:
+                    raise AddressRefused(sockets.refusal) from error
+                if not (may_free and is_local_fault(error, sockets.tried) and self._free_descriptors()):
+                    raise _translate(error, sockets.tried) from error
             await asyncio.sleep(CLOSE_S)
         raise AssertionError
 
@@ -145,22 +188,23 @@ def _has_source_address(address: AddrInfoType) -> bool:
 
 
 def _error_numbers(error: OSError) -> set[int]:
-    """Return the error numbers of all attempts. aiohappyeyeballs joins the texts of errors that differ."""
-    return {error.errno} if error.errno else {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+    """Return the error numbers of all attempts. aiohappyeyeballs joins the texts of errors that differ.
+
+    Addresses that the guard refused are no attempts.
+    """
+    text = str(error).replace(f"[Errno {errno.EPERM:d}] {REFUSED}", "")
+    return {error.errno} if error.errno else {int(number) for number in re.findall(r"\[Errno (\d+)\]", text)}
 
 
 def _translate(error: OSError, addresses: Sequence[AddrInfoType]) -> Exception:
     """Return the error to be raised for this one, with a text that reveals nothing of the URL."""
     if is_local_fault(error, addresses):
         return LocalFault(", ".join(os.strerror(number) for number in sorted(_error_numbers(error) & OWN_ERRNOS)))
-    numbers = sorted(_error_numbers(error))
-    return NoConnection(
-        explain_lookup_or_tls(error) or ", ".join(map(os.strerror, numbers)) or "the connection was closed"
-    )
+    return NoConnection(explain_no_connection(error))
 
 
-def explain_lookup_or_tls(error: OSError) -> str | None:
-    """Return why a name lookup or a TLS handshake failed; None if the error is of neither."""
+def explain_no_connection(error: OSError) -> str:
+    """Return why a name lookup, a connection or a TLS handshake failed."""
     match error:
         case socket.gaierror():
             return f"the name lookup failed: {error.strerror or 'no address'}"
@@ -169,4 +213,4 @@ def explain_lookup_or_tls(error: OSError) -> str | None:
         case ssl.SSLError():
             return f"TLS failed: {error.reason or 'no reason given'}"
         case _:
-            return None
+            return ", ".join(map(os.strerror, sorted(_error_numbers(error)))) or "the connection was closed"

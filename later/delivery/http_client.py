@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Protocol
 
+from later.core.address_guard import Refusal
 from later.core.policy import Ack
 from later.core.reply import Reply
 from later.delivery.request import CallbackRequest
@@ -46,6 +47,7 @@ class HttpClient(Protocol):
 
         Raises:
             TimeoutError: there was no complete reply in time.
+            AddressRefused: no connection may be opened, or the proxy says so.
             NoConnection: no connection could be opened.
             BrokenReply: the reply is not HTTP, or the connection ended before the reply did.
             ProxyFailed: a proxy did not pass the request on.
@@ -55,6 +57,14 @@ class HttpClient(Protocol):
 
 class NoConnection(Exception):
     """A connection that could not be opened. Its text says why, without a word of the URL."""
+
+
+class AddressRefused(Exception):
+    """A connection that was not opened, because the guard refuses every address of the host."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
 
 
 class BrokenReply(Exception):

@@ -10,6 +10,7 @@ import asyncio
 from contextlib import ExitStack
 from functools import partial
 
+from later.core.address_guard import AddressGuard
 from later.core.origin import Origin
 from later.core.policy import Ack
 from later.core.reply import Reply
@@ -28,8 +29,15 @@ class OwnClient:
     """An HTTP client that looks up `max_lookups` names at a time, and keeps `max_idle` idle connections."""
 
     def __init__(
-        self, *, max_lookups: int, max_idle: int, proxy: Proxy | None = None, open_socket: OpenSocket = open_socket
+        self,
+        *,
+        max_lookups: int,
+        max_idle: int,
+        guard: AddressGuard,
+        proxy: Proxy | None = None,
+        open_socket: OpenSocket = open_socket,
     ) -> None:
+        self._guard = guard
         self._proxy = proxy
         self._max_lookups = max_lookups
         self._max_idle = max_idle
@@ -51,6 +59,7 @@ class OwnClient:
         self._connector = Connector(
             resolver=Resolver(max_lookups=self._max_lookups),
             tls=self._tls,
+            guard=self._guard,
             open_socket=self._open_socket,
             free_descriptors=self._pool.close_all,
             proxy=self._proxy,

@@ -10,10 +10,11 @@ from base64 import b64encode
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from later.core.address_guard import PROXY, Refusal
 from later.core.origin import DEFAULT_PORTS, Origin
 from later.core.reply import Reply
 from later.core.reply_headers import has_proxy_error
-from later.delivery.http_client import OWN_ERRNOS, READ_BYTES, LocalFault, ProxyFailed
+from later.delivery.http_client import OWN_ERRNOS, READ_BYTES, AddressRefused, LocalFault, ProxyFailed
 
 MAX_ANSWER_BYTES = 16_384
 """The longest answer to CONNECT, with interim responses; each read of it counts besides its bytes."""
@@ -21,6 +22,8 @@ NO_CONNECTION_IN_TIME = "there was no connection through it in time"
 NO_TUNNEL = "no answer to CONNECT"
 _END_OF_HEAD = b"\r\n\r\n"
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: [^\r\n]*)?\r\n")
+_SMOKESCREEN_ERROR_LINE = re.compile(rb"\r\nx-smokescreen-error[ \t]*:", re.IGNORECASE)
+SMOKESCREEN_ERROR = "X-Smokescreen-Error"
 PROXY_AUTHENTICATION_REQUIRED = 407
 
 
@@ -55,6 +58,7 @@ class Proxy:
         """Make a connection to the proxy one to `origin`.
 
         Raises:
+            AddressRefused: it refuses the address of the origin.
             ProxyFailed: it opens no tunnel.
             LocalFault: this machine had no memory for the request.
         """
@@ -63,7 +67,7 @@ class Proxy:
             origin.authority if origin.port != DEFAULT_PORTS[origin.scheme] else f"{origin.authority}:{origin.port}"
         )
         request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n".encode() + self.authorization_line + b"\r\n"
-        answer, heard_bytes, status = b"", 0, b""
+        head, answer, heard_bytes, status = b"", b"", 0, b""
         try:
             await loop.sock_sendall(connected, request)
             while not status or (status.startswith(b"1") and status != b"101"):  # interim responses may come before it
@@ -76,15 +80,35 @@ class Proxy:
                 status_line = _STATUS_LINE.match(answer)
                 if status_line is None:
                     raise ProxyFailed(f"{NO_TUNNEL}: it is not HTTP")
-                status, answer = status_line[1], answer.partition(_END_OF_HEAD)[2]
+                status, (head, _, answer) = status_line[1], answer.partition(_END_OF_HEAD)
         except OSError as error:
             if error.errno in OWN_ERRNOS:
                 raise LocalFault(os.strerror(error.errno)) from error
             raise ProxyFailed(f"{NO_TUNNEL}: {error.strerror or type(error).__name__}") from error
+        if is_refusal(int(status), _SMOKESCREEN_ERROR_LINE.search(head) is not None):
+            raise AddressRefused(Refusal(PROXY))
         if not status.startswith(b"2"):
             raise ProxyFailed(f"it answered {status.decode()} to CONNECT")
         if answer:  # the origin says nothing before it is greeted
             raise ProxyFailed(f"{NO_TUNNEL}: there is more than one")
+
+
+def check_answer(reply: Reply) -> None:
+    """Check who answered an http call through a proxy.
+
+    Raises:
+        AddressRefused: the proxy, because it refuses the address of the origin.
+        ProxyFailed: the proxy, which did not pass the request on.
+    """
+    if is_refusal(reply.status, reply.smokescreen_error is not None):
+        raise AddressRefused(Refusal(PROXY))
+    if is_answer_of_proxy(reply):
+        raise ProxyFailed(f"it answered {reply.status}")
+
+
+def is_refusal(status: int, has_smokescreen_error: bool) -> bool:
+    """Return True if a proxy answered that it refuses the address of an origin, as Smokescreen does."""
+    return status == PROXY_AUTHENTICATION_REQUIRED and has_smokescreen_error
 
 
 def is_answer_of_proxy(reply: Reply) -> bool:
@@ -96,4 +120,5 @@ def is_answer_of_proxy(reply: Reply) -> bool:
         return True
     if 200 <= reply.status < 300:
         return False
-    return reply.proxy_error is not None or has_proxy_error(reply.proxy_status or "")
+    errors = (reply.squid_error, reply.smokescreen_error)
+    return any(error is not None for error in errors) or has_proxy_error(reply.proxy_status or "")

@@ -174,7 +174,8 @@ class ReplyParser:
             later_reason=_decode(headers.get(b"later-reason")),
             location=_decode(headers.get(b"location")),
             proxy_status=_decode(headers.get(b"proxy-status")),
-            proxy_error=_decode(headers.get(b"x-squid-error") or headers.get(b"x-smokescreen-error")),
+            squid_error=_decode(headers.get(b"x-squid-error")),
+            smokescreen_error=_decode(headers.get(b"x-smokescreen-error")),
         )
 
 

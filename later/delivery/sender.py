@@ -6,13 +6,22 @@ raises is a fault of later's own, and must not be held against the receiver.
 
 from __future__ import annotations
 
+from later.core.address_guard import AddressGuard
 from later.core.errors import MissingMaster
 from later.core.policy import Policy
 from later.core.reply import parse_reply
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
-from later.delivery.http_client import BrokenReply, HttpClient, LocalFault, NoConnection, ProxyFailed
-from later.delivery.proxy import is_answer_of_proxy
+from later.delivery.http_client import (
+    AddressRefused,
+    BrokenReply,
+    HttpClient,
+    LocalFault,
+    NoConnection,
+    ProxyFailed,
+)
+from later.delivery.proxy import check_answer
+from later.delivery.refusals import RefusalReport
 from later.delivery.request import RequestBuilder, encode_body
 from later.delivery.signer import Signer
 
@@ -22,9 +31,20 @@ BAD_URL = "this URL cannot be called"
 class Sender:
     """Sends tasks to their receivers, any number at a time. With `has_proxy`, a proxy may answer in their stead."""
 
-    def __init__(self, client: HttpClient, signer: Signer, *, user_agent: str, has_proxy: bool = False) -> None:
+    def __init__(
+        self,
+        client: HttpClient,
+        signer: Signer,
+        *,
+        user_agent: str,
+        guard: AddressGuard,
+        refusals: RefusalReport,
+        has_proxy: bool = False,
+    ) -> None:
         self._client = client
         self._signer = signer
+        self._guard = guard
+        self._refusals = refusals
         self._has_proxy = has_proxy
         self._requests = RequestBuilder(user_agent)
 
@@ -55,18 +75,29 @@ class Sender:
         except ValueError:  # a URL that an older version admitted
             return _failed("connect", f"no connection: {BAD_URL}")
         try:
+            if self._guard.judges_calls and (refusal := self._guard.judge_url(request.origin)) is not None:
+                raise AddressRefused(refusal)
             reply = await self._client.post(request, timeout_s, policy.ack)
-            if self._has_proxy and request.origin.scheme == "http" and is_answer_of_proxy(reply):
-                raise ProxyFailed(f"it answered {reply.status}")
+            if self._has_proxy and request.origin.scheme == "http":
+                check_answer(reply)
         except TimeoutError:
             return _failed("timeout", f"no complete answer within {timeout_s:g} s")
-        except NoConnection as error:
-            return _failed("connect", f"no connection: {error}")
-        except BrokenReply as error:
-            return _failed("reply", f"no complete answer: {error}")
-        except ProxyFailed as error:
-            return _failed("proxy", f"the proxy failed: {error}")
+        except AddressRefused as error:
+            self._refusals.add(request.origin.host, error.refusal, now)
+            return _failed("address", error.refusal.message)
+        except (NoConnection, BrokenReply, ProxyFailed) as error:
+            return _explain_failure(error)
         return parse_reply(reply, now, policy.ack)
+
+
+def _explain_failure(error: NoConnection | BrokenReply | ProxyFailed) -> Outcome:
+    match error:
+        case NoConnection():
+            return _failed("connect", f"no connection: {error}")
+        case BrokenReply():
+            return _failed("reply", f"no complete answer: {error}")
+        case ProxyFailed():
+            return _failed("proxy", f"the proxy failed: {error}")
 
 
 def _failed(reason: str, message: str) -> Outcome:

@@ -19,6 +19,7 @@ import structlog
 from later.config import Config
 from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
+from later.daemon.guard import log_guard, resolve_guard
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, listen_error, log_listening, log_not_listening, may_skip_listening
 from later.daemon.signing_key import format_masters, read_masters
@@ -54,7 +55,7 @@ class Supervisor:
 
     def __init__(self, command: str, config: Config, *, max_silent_checks: int = MAX_SILENT_CHECKS) -> None:
         self._command = command
-        self._config = config
+        self._config = config = resolve_guard(command, config)
         self._max_silent_checks = max_silent_checks
         self._metrics = metrics = Metrics()
         metrics.processes.set(config.processes)
@@ -160,6 +161,7 @@ class Supervisor:
         return {
             "startup_config": self.on_startup_config,
             "store_open": self.on_store_open,
+            "guard_decided": self.on_guard_decided,
             "up": partial(self.on_up, child),
             "stopping": partial(self.on_stopping, child),
             "readiness": self.on_readiness,
@@ -176,6 +178,11 @@ class Supervisor:
         if self._is_first("store_open"):
             store, processes = self._backing_store.description, self._config.processes
             log.info("store found", store=store, tasks=tasks, processes=processes)
+
+    async def on_guard_decided(self, why_off: str | None) -> None:
+        """Log whether the address guard is on: all processes decide alike, so the first one says so."""
+        if self._is_first("guard_decided"):
+            log_guard(why_off)
 
     async def on_up(self, child: Child, _: None) -> None:
         child.up = True

@@ -21,6 +21,7 @@ from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections
+from later.core.address_guard import AddressGuard
 from later.core.clock import Clock, rfc3339
 from later.core.errors import LaterError, StoreDown
 from later.core.policy import Policy
@@ -29,7 +30,7 @@ from later.store.client import Client
 from later.store.keys import Keys
 from later.store.open import Store, build_store
 from later.store.scripts import Command
-from tests.builders import NOW
+from tests.builders import NO_GUARD, NOW
 from tests.servers import shared_server
 
 Answer = tuple[int, Any]
@@ -137,6 +138,7 @@ async def serve_api(
     max_body: int = 1024 * 1024,
     max_pending_writes: int = 10_000,
     authorization: Authorization | None = None,
+    guard: AddressGuard | None = None,
     cross_site_protection: CrossSiteProtection | None = None,
     connections: ServerConnections | None = None,
     fake_store: bool = False,
@@ -165,6 +167,7 @@ async def serve_api(
     app = build_app(
         store=store,
         metrics=metrics,
+        guard=guard or NO_GUARD,
         max_body=max_body,
         remember_ms=7 * DAY_MS,
         max_pending_writes=max_pending_writes,

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from tests import receivers
-from tests.receivers import BUILD_CLIENT
+from tests.receivers import CLIENTS
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def no_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
 
 
-@pytest.fixture(params=sorted(BUILD_CLIENT))
+@pytest.fixture(params=sorted(CLIENTS))
 def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of the HTTP client with which `a_sender` sends."""
     monkeypatch.setattr(receivers, "client_name", request.param)

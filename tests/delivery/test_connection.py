@@ -18,6 +18,7 @@ from later.delivery.deadlines import Deadlines
 from later.delivery.http_client import LocalFault
 from later.delivery.own_client import OwnClient
 from later.delivery.request import CallbackRequest
+from tests.builders import NO_GUARD
 from tests.receivers import DONE, Receiver, answers, never_answers
 
 pytestmark = pytest.mark.usefixtures("own_client")
@@ -83,7 +84,7 @@ async def test_a_request_for_which_this_machine_has_no_memory_is_a_local_fault(n
 
 async def test_a_closed_client_opens_no_connection() -> None:
     async with Receiver(answers(DONE)).listen() as receiver:
-        client = OwnClient(max_lookups=1, max_idle=1)
+        client = OwnClient(max_lookups=1, max_idle=1, guard=NO_GUARD)
         await client.start()
         await client.close()
         with pytest.raises(LocalFault, match="the client was closed"):

@@ -16,7 +16,7 @@ from later.delivery.http_client import HttpClient, LocalFault
 from later.delivery.own_client import OwnClient
 from later.delivery.proxy import Proxy
 from tests import receivers
-from tests.builders import NOW, a_task
+from tests.builders import NO_GUARD, NOW, a_task
 from tests.delivery.forward_proxy import ForwardProxy
 from tests.receivers import DONE, FakeNameServers, Receiver, a_sender, answers, answers_and_closes
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("client")
 def a_client(open_socket: OpenSocket, proxy: Proxy | None = None) -> HttpClient:
     """Return a client of the kind that the test runs with."""
     if receivers.client_name == "aiohttp":
-        return AiohttpClient(max_lookups=1, max_idle=8, proxy=proxy, open_socket=open_socket)
-    return OwnClient(max_lookups=1, max_idle=8, proxy=proxy, open_socket=open_socket)
+        return AiohttpClient(max_lookups=1, max_idle=8, guard=NO_GUARD, proxy=proxy, open_socket=open_socket)
+    return OwnClient(max_lookups=1, max_idle=8, guard=NO_GUARD, proxy=proxy, open_socket=open_socket)
 
 
 class RecordedSockets:

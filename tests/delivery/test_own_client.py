@@ -24,7 +24,7 @@ from later.delivery.http_client import BrokenReply, LocalFault
 from later.delivery.own_client import OwnClient
 from later.delivery.pool import idle_limit
 from later.delivery.resolver import Resolver
-from tests.builders import NOW, a_task
+from tests.builders import NO_GUARD, NOW, a_task
 from tests.delivery.hostile_replies import ENDLESS
 from tests.delivery.scripted_receiver import ScriptedReply
 from tests.receivers import (
@@ -63,7 +63,7 @@ class Sockets:
 
 
 def a_client(sockets: Sockets | None = None, max_idle: int = 64) -> OwnClient:
-    return OwnClient(max_lookups=8, max_idle=max_idle, open_socket=(sockets or Sockets()).open)
+    return OwnClient(max_lookups=8, max_idle=max_idle, guard=NO_GUARD, open_socket=(sockets or Sockets()).open)
 
 
 async def send_to(sender: PolicySender, url: str) -> Outcome:
@@ -238,7 +238,7 @@ class TestAddresses:
                 raise OSError(errno.EHOSTUNREACH, "No route to host")
             return open_socket(host, address)
 
-        client = OwnClient(max_lookups=1, max_idle=1, open_socket=open_all_but_one)
+        client = OwnClient(max_lookups=1, max_idle=1, guard=NO_GUARD, open_socket=open_all_but_one)
         async with a_sender(client=client) as sender:
             outcome = await send_to(sender, "http://receiver.example:1/?secret")
         assert outcome.message == "no connection: Connection refused, No route to host"

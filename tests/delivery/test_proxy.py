@@ -35,6 +35,8 @@ from tests.receivers import (
     reply_with_body,
 )
 
+REFUSED = Outcome(kind=OutcomeKind.FAILED, reason="address", message="the proxy refuses to call this host")
+SMOKESCREENS_REFUSAL = reply_with_body(b"no", "407 Request Rejected by Proxy", "x-smokescreen-error: host: denied")
 ANY_CLIENT = pytest.mark.usefixtures("client")
 
 
@@ -110,7 +112,8 @@ class TestHttp:
         ("status", "headers"),
         [
             ("407 Proxy Authentication Required", ["Proxy-Authenticate: Basic"]),
-            ("407 Request Rejected by Proxy", ["X-Smokescreen-Error: host: denied"]),
+            ("407 Request Rejected by Proxy", ["X-Squid-Error: ERR_CACHE_ACCESS_DENIED 0"]),
+            ("503 No", ["X-Smokescreen-Error: no route"]),
             ("502 Bad Gateway", ["Proxy-Status: squid; error=connection_refused"]),
             ("503 Service Unavailable", ["X-Squid-Error: ERR_CONNECT_FAIL 111", "Retry-After: 60"]),
             ("504 Gateway Timeout", ['Proxy-Status: cdn, squid; details="a, b"; error=dns_timeout', "later-after: 9"]),
@@ -122,6 +125,10 @@ class TestHttp:
         async with Receiver(answers(reply_with_body(b"no", status, *headers))).listen() as proxy:
             outcome = await outcome_through(proxy.url, "http://receiver.example/")
         assert outcome == failed(f"it answered {status[:3]}")
+
+    async def test_a_proxy_that_refuses_an_address_is_no_fault_of_the_proxy(self) -> None:
+        async with Receiver(answers(SMOKESCREENS_REFUSAL)).listen() as proxy:
+            assert await outcome_through(proxy.url, "http://receiver.example/") == REFUSED
 
     async def test_an_answer_without_such_a_mark_counts_as_the_receivers(self) -> None:
         answer = reply_with_body(b"", "503 No", "Via: 1.1 squid", "Proxy-Status: squid; received-status=503")
@@ -220,6 +227,10 @@ class TestFailedTunnel:
         async with Receiver(connect_answers(answer)).listen() as proxy:
             outcome = await outcome_through(proxy.url, "https://receiver.example/")
         assert outcome == failed(f"it answered {status} to CONNECT")
+
+    async def test_a_proxy_that_refuses_an_address_is_no_fault_of_the_proxy(self) -> None:
+        async with Receiver(connect_answers(SMOKESCREENS_REFUSAL)).listen() as proxy:
+            assert await outcome_through(proxy.url, "https://receiver.example/") == REFUSED
 
     @pytest.mark.parametrize(
         "answer",

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 
 from later.core.policy import Ack
 from later.core.retry import Outcome, OutcomeKind
-from tests.builders import NOW, a_task
+from tests.builders import NO_GUARD, NOW, a_task
 from tests.delivery.contract_replies import CONTRACT_REPLIES
 from tests.delivery.hostile_replies import HOSTILE_REPLIES
 from tests.delivery.reply_strategies import broken_replies, well_formed_replies
 from tests.delivery.scripted_receiver import End, ScriptedReceiver, ScriptedReply
-from tests.receivers import BUILD_CLIENT, PolicySender, a_sender
+from tests.receivers import CLIENTS, PolicySender, a_sender
 
 TIMEOUT_MS = 10_000
 """A timeout that no call reaches: each reply is complete, or its connection ends."""
@@ -138,9 +138,9 @@ class Clients:
         self._known: dict[tuple[ScriptedReply, Ack], str | None] = {}
 
     async def start(self, stack: AsyncExitStack) -> None:
-        for name, build in BUILD_CLIENT.items():
+        for name, build in CLIENTS.items():
             for ack in Ack:
-                sender = a_sender(TIMEOUT_MS, client=build(1, None), ack=ack)
+                sender = a_sender(TIMEOUT_MS, client=build(max_lookups=1, max_idle=64, guard=NO_GUARD), ack=ack)
                 self._senders[name, ack] = await stack.enter_async_context(sender)
 
     def difference(self, reply: ScriptedReply, ack: Ack) -> str | None:

@@ -1,0 +1,29 @@
+"""The check of callbacks at the write, by the address guard."""
+
+from __future__ import annotations
+
+from later.core.address_guard import AddressGuard
+from later.core.callback_url import check_callback
+from later.core.origin import Origin
+from later.metrics import Metrics
+
+
+class CallbackCheck:
+    """Refuses callbacks that no worker with the same options would call, and counts them."""
+
+    def __init__(self, guard: AddressGuard, metrics: Metrics) -> None:
+        self._guard = guard
+        self._metrics = metrics
+
+    def check(self, callback: str) -> None:
+        """Check the URL of a new or changed callback.
+
+        Raises:
+            Refused: it is no callback, its host is an address that is refused, or it is not https and has to be.
+        """
+        if not self._guard.judges_urls:
+            return
+        refusal = self._guard.judge_url(Origin.of(check_callback(callback)))
+        if refusal is not None:
+            self._metrics.callbacks_refused.labels(refusal.why).inc()
+            raise refusal.as_refused()
