@@ -79,6 +79,10 @@ class Config:
     idle_ms: int
     connections: int | None
     """Most connections of clients per process; None: as many as the descriptors allow."""
+    tls_cert: Path | None
+    tls_key: Path | None
+    behind_proxy: bool
+    """True if a proxy before the HTTP server does TLS."""
     processes: int
     """`auto` is already resolved to a number."""
     concurrency: int
@@ -176,6 +180,11 @@ OPTIONS = (
     Option("connections", "connections", integer(1, 1_000_000), None, DAEMON_COMMANDS,
            "Most connections of clients, per process; one more is closed at once.",
            "10000, or what open files leave"),
+    Option("tls-cert", "tls_cert", path, None, DAEMON_COMMANDS,
+           "Certificate chain (PEM) with which the HTTP server does TLS. SIGHUP lets it read the file again.", "none"),
+    Option("tls-key", "tls_key", path, None, DAEMON_COMMANDS, "Its key (PEM).", "in the certificate's file"),
+    Option("behind-proxy", "behind_proxy", switch, "off", DAEMON_COMMANDS,
+           "A proxy before the HTTP server does TLS: do not warn that keys travel in clear."),
     Option("processes", "processes", count_or_auto(256), "1", DAEMON_COMMANDS,
            "Processes that share the work and the port; `auto`: one per CPU core."),
     Option("concurrency", "concurrency", integer(1, 100_000), "256", WORKER_COMMANDS,

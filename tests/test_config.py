@@ -37,6 +37,9 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "health": (("a:1", Address("a", 1)), ("off", None), ("[::]:80", Address("::", 80))),
     "idle": (("1", 1000), ("10m", 600_000), ("620s", 620_000)),
     "connections": (("1", 1), ("1000000", 1_000_000), ("50", 50)),
+    "tls-cert": (("/a", Path("/a")), ("b.pem", Path("b.pem")), ("./c", Path("c"))),
+    "tls-key": (("/a", Path("/a")), ("b.pem", Path("b.pem")), ("./c", Path("c"))),
+    "behind-proxy": (("on", True), ("off", False), ("on", True)),
     "processes": (("1", 1), ("256", 256), ("2", 2)),
     "concurrency": (("1", 1), ("100000", 100_000), ("7", 7)),
     "tick": (("0.01", 10), ("10ms", 10), ("1m", 60_000)),
@@ -152,6 +155,7 @@ def test_the_defaults_are_as_documented() -> None:
         store_url="redis://127.0.0.1:6379/0", redis_given=False, data=Path("later-data"), data_given=False,
         listen=Address("127.0.0.1", 8080), allow_hosts=frozenset(), allow_origins=frozenset(),
         health=Address("127.0.0.1", 8081), health_given=False, idle_ms=75_000, connections=None,
+        tls_cert=None, tls_key=None, behind_proxy=False,
         processes=1, concurrency=256, tick_ms=100,
         lease_ms=30_000,
         policy=Policy(

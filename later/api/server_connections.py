@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from ssl import SSLContext
-from typing import cast
+from typing import Protocol, cast
 
 import structlog
 
@@ -15,6 +16,8 @@ log = structlog.get_logger()
 
 FIRST_HEAD_S = 10.0
 """How long a new connection may take until the head of its first request is there, the handshake of TLS included."""
+GOODBYE_S = 1.0
+"""How long a client may take to answer the goodbye of TLS."""
 UNREAD_ANSWER_S = 30.0
 """How long a client may leave an answer unread that does not fit into the buffers of its connection."""
 DEFAULT_IDLE_S = 75.0
@@ -33,6 +36,14 @@ def connection_limit(descriptors: int, slots: int) -> int:
     return min(MAX_CONNECTIONS, max(descriptors - 2 * slots - RESERVED_DESCRIPTORS, descriptors // 4))
 
 
+class Certificate(Protocol):
+    """A certificate of the server, which may be replaced while it serves."""
+
+    @property
+    def context(self) -> SSLContext:
+        """The context of new connections."""
+
+
 class ServerConnections:
     """The open connections of a server, at most `most`, each closed after `idle_s` without a request."""
 
@@ -42,11 +53,11 @@ class ServerConnections:
         most: int = sys.maxsize,
         idle_s: float = DEFAULT_IDLE_S,
         count_refused: Callable[[], None] = lambda: None,
-        tls: Callable[[], SSLContext] | None = None,
+        certificate: Certificate | None = None,
     ) -> None:
-        """`tls` returns the context of a new connection; without it, connections are plain TCP."""
+        """Without a certificate, connections are plain TCP."""
         self.idle_s = idle_s
-        self.tls = tls
+        self.certificate = certificate
         self.handshakes: set[asyncio.Task[None]] = set()
         self._most = most
         self.count_refused = count_refused
@@ -81,9 +92,6 @@ class AcceptedConnection(asyncio.Protocol):
     def __init__(self, connections: ServerConnections, build: Callable[[float], asyncio.Protocol]) -> None:
         self._connections = connections
         self._build = build
-        self._early_data: list[bytes] = []
-        """What has come between the end of the handshake and the takeover."""
-        self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         tcp = cast(asyncio.Transport, transport)
@@ -92,36 +100,34 @@ class AcceptedConnection(asyncio.Protocol):
             return
         loop = asyncio.get_running_loop()
         head_until = loop.time() + FIRST_HEAD_S
-        if self._connections.tls is None:
-            self._hand_over(tcp, head_until)
+        if self._connections.certificate is None:
+            protocol = self._build(head_until)
+            tcp.set_protocol(protocol)
+            protocol.connection_made(tcp)
             return
-        handshake = loop.create_task(self._start_tls(tcp, self._connections.tls(), head_until))
+        # uvloop's `start_tls` would miss a hello that comes in this moment; an accepted socket has no such moment
+        try:
+            accepted = socket.socket(fileno=os.dup(tcp.get_extra_info("socket").fileno()))
+        except OSError:  # no descriptor is left
+            self._connections.release()
+            return
+        finally:
+            tcp.abort()
+        handshake = loop.create_task(self._shake_hands(accepted, self._connections.certificate.context, head_until))
         self._connections.handshakes.add(handshake)
         handshake.add_done_callback(self._connections.handshakes.discard)
 
-    def data_received(self, data: bytes) -> None:
-        self._early_data.append(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-
-    async def _start_tls(self, tcp: asyncio.Transport, context: SSLContext, head_until: float) -> None:
-        transport = None
+    async def _shake_hands(self, accepted: socket.socket, context: SSLContext, head_until: float) -> None:
         try:
-            with suppress(OSError):  # the handshake failed, or took too long
-                transport = await asyncio.get_running_loop().start_tls(
-                    tcp, self, context, server_side=True, ssl_handshake_timeout=FIRST_HEAD_S
-                )
-        finally:
-            if transport is None or self._is_lost:
-                tcp.abort()
-                self._connections.release()
-        if transport is not None and not self._is_lost:
-            self._hand_over(transport, head_until)
-
-    def _hand_over(self, transport: asyncio.Transport, head_until: float) -> None:
-        protocol = self._build(head_until)
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        for data in self._early_data:
-            protocol.data_received(data)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._build(head_until),
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=FIRST_HEAD_S,
+                ssl_shutdown_timeout=GOODBYE_S,
+            )
+        except BaseException as error:
+            accepted.close()
+            self._connections.release()
+            if not isinstance(error, OSError):  # a handshake that fails, or takes too long, is the client's
+                raise

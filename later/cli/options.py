@@ -15,7 +15,7 @@ from later.cli.console import notify
 from later.client.http import ApiClient
 from later.client.key_source import KEY, is_readable_by_others, read_key
 from later.config import OPTIONS, Config, load
-from later.option_types import OptionType, any_rate, duration_s
+from later.option_types import OptionType, any_rate, duration_s, switch
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -74,8 +74,12 @@ def config_options(command_name: str, only: Collection[str] | None = None) -> Ca
             elif option.name == "data" and command_name != "up":
                 default = "none: --redis applies"
             help = f"{option.help}  [default: {default}; {option.variable}]"
-            many: dict[str, Any] = {"multiple": True, "callback": _join_values} if option.type.is_list else {}
-            command = click.option(f"--{option.name}", option.key, metavar=option.type.metavar, help=help, **many)(
+            form: dict[str, Any] = {}
+            if option.type.is_list:
+                form = {"multiple": True, "callback": _join_values}
+            elif option.type is switch:
+                form = {"is_flag": False, "flag_value": "on"}  # without a value, it is turned on
+            command = click.option(f"--{option.name}", option.key, metavar=option.type.metavar, help=help, **form)(
                 command
             )
         return command

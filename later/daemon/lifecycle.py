@@ -21,10 +21,14 @@ default of 700; the whole batch would be scanned again and again, which takes a 
 
 
 class Lifecycle:
-    """The run of one process; `force_exit` is called before it exits on a second signal."""
+    """The run of one process.
 
-    def __init__(self, force_exit: Callable[[], None]) -> None:
+    `force_exit` is called before it exits on a second signal, `reload` on SIGHUP; without `reload`, SIGHUP stops it.
+    """
+
+    def __init__(self, force_exit: Callable[[], None], reload: Callable[[], None] | None = None) -> None:
         self._force_exit = force_exit
+        self._reload = reload
         self._stop_requested = asyncio.Event()
         self._signalled = False
         self._failure: LaterError | None = None
@@ -34,7 +38,9 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self.on_signal, number)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        if self._reload is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
+        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             # A terminal that closes may send it twice, by its shell and by itself: that must not force the exit.
             loop.add_signal_handler(signal.SIGHUP, self.request_stop)
         starting = asyncio.create_task(start())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import structlog
 
@@ -32,14 +32,16 @@ def log_not_listening(address: Address) -> None:
     log.warning("health address in use: going on without; --health names another", address=str(address))
 
 
-def log_listening(address: Address, bound: Sequence[Address], allow_hosts: Collection[str]) -> None:
+def log_listening(address: Address, bound: Sequence[Address], config: Config) -> None:
     """Log each numeric address that `address` was bound to; nothing if the command goes on without listening.
 
     Callers from elsewhere may use names, so it is said which of them are allowed.
     """
     for numeric in bound:
-        log.info("listening", url=f"http://{numeric}")
+        log.info("listening", url=f"{'http' if config.tls_cert is None else 'https'}://{numeric}")
     if bound and not address.is_loopback:
         log.warning("listening beyond this machine: anyone who reaches this port can make calls", address=str(address))
-        hosts = ", ".join(sorted({"localhost", address.host, *allow_hosts}))
+        if config.tls_cert is None and not config.behind_proxy:
+            log.warning("keys and tasks travel in clear: --tls-cert encrypts them; --behind-proxy says a proxy does")
+        hosts = ", ".join(sorted({"localhost", address.host, *config.allow_hosts}))
         log.info("other host names are refused: --allow-host allows one", hosts=hosts)

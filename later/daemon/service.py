@@ -30,6 +30,7 @@ from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.core.policy import Sign
 from later.core.signing import KeyRing
+from later.daemon.certificates import read_server_certificate
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
@@ -124,10 +125,12 @@ class Service:
         self._next_loop_measure: float | None = None
         """When (s, monotonic) the event loop should run `measure_event_loop` next."""
         app = self._build_app(metrics, why_not_ready, exposition)
+        self._certificate = read_server_certificate(config.tls_cert, config.tls_key)
         connections = ServerConnections(
             most=config.connections or connection_limit(self._descriptors, self._slots),
             idle_s=config.idle_ms / 1000,
             count_refused=metrics.connections_refused.inc,
+            certificate=self._certificate,
         )
         self._runner = Runner(app, connections, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
         self.store_metrics = StoreMetrics(self._store, metrics)
@@ -236,6 +239,11 @@ class Service:
                 await web.TCPSite(self._runner, address.host, address.port, reuse_port=True).start()
             except OSError as error:
                 raise listen_error(address, error) from error
+
+    def reload_certificate(self) -> None:
+        """Read the certificate of the HTTP server again; connections that are open keep the old one."""
+        if self._certificate is not None:
+            self._certificate.reload()
 
     async def why_store_unavailable(self) -> LaterError | None:
         """Return the error with which the store answers, or does not; None if it serves."""

@@ -39,9 +39,12 @@ class SingleProcess:
         self._store_read_at = time.monotonic()
         metrics.snapshot_age.set_function(lambda: time.monotonic() - self._store_read_at)
         self._backing_store = build_backing_store(command, config, metrics)
-        self._lifecycle = Lifecycle(force_exit=self._backing_store.stop_nowait)
+        self._lifecycle = Lifecycle(
+            force_exit=self._backing_store.stop_nowait,
+            reload=None if config.tls_cert is None else self.reload_certificate,
+        )
         self._address = listen_address(command, config)
-        self._allow_hosts = config.allow_hosts
+        self._config = config
         self._service = Service(
             command,
             replace(config, store_url=self._backing_store.url),
@@ -67,7 +70,7 @@ class SingleProcess:
         await self._service.start_work()
         bound = await self._service.listen()
         if self._address is not None:
-            log_listening(self._address, bound, self._allow_hosts)
+            log_listening(self._address, bound, self._config)
 
     async def stop(self) -> None:
         """Stop the store last, whatever fails before."""
@@ -77,6 +80,9 @@ class SingleProcess:
             stack.push_async_callback(self._service.stop)
             await self._store_ticker.cancel()
         log.info("stopped")
+
+    def reload_certificate(self) -> None:
+        self._service.reload_certificate()
 
     async def why_not_ready(self) -> LaterError | None:
         reason = self._backing_store.why_unavailable()

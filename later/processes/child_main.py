@@ -63,7 +63,12 @@ class ChildProcess:
         channel.closed.add_done_callback(stop_without_supervisor)
 
     def handlers(self) -> Handlers:
-        return {"stop": self.on_stop, "samples": self.on_samples, "store_samples": self.on_store_samples}
+        return {
+            "stop": self.on_stop,
+            "reload_certificate": self.on_reload_certificate,
+            "samples": self.on_samples,
+            "store_samples": self.on_store_samples,
+        }
 
     async def run(self) -> int:
         """Return the exit status. The supervisor logs why it failed: once, for all processes."""
@@ -131,6 +136,9 @@ class ChildProcess:
 
     async def on_stop(self, _: None) -> None:
         self._lifecycle.request_stop()
+
+    async def on_reload_certificate(self, _: None) -> None:
+        self._started_service().reload_certificate()
 
     async def on_samples(self, topics: list[str]) -> MetricSamples:
         self._metrics.topics.adopt(topics)

@@ -19,6 +19,7 @@ import structlog
 from later.config import Config
 from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
+from later.daemon.certificates import read_server_certificate
 from later.daemon.guard import log_guard, resolve_guard
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, listen_error, log_listening, log_not_listening, may_skip_listening
@@ -38,6 +39,8 @@ PROCESS_METRICS_EVERY_MS = 2000
 STORE_METRICS_EVERY_MS = 15_000
 STORE_SAMPLES_TIMEOUT_S = 60.0
 """How long a process may take to read the metrics of the whole store: each of its calls has the store's own timeout."""
+RELOAD_TIMEOUT_S = 10.0
+"""How long a process may take to read a certificate."""
 STOP_GRACE_S = 10.0
 """How much longer than --drain a process may take to stop: to settle, to give tasks back, to report its exit."""
 
@@ -54,6 +57,7 @@ class Supervisor:
     """
 
     def __init__(self, command: str, config: Config, *, max_silent_checks: int = MAX_SILENT_CHECKS) -> None:
+        read_server_certificate(config.tls_cert, config.tls_key)  # each process reads it, but one error is enough
         self._command = command
         self._config = config = resolve_guard(command, config)
         self._max_silent_checks = max_silent_checks
@@ -63,7 +67,11 @@ class Supervisor:
         self._store_read_at = time.monotonic()
         metrics.snapshot_age.set_function(lambda: time.monotonic() - self._store_read_at)
         self._backing_store = build_backing_store(command, config, metrics)
-        self._lifecycle = Lifecycle(force_exit=self.force_exit)
+        self._lifecycle = Lifecycle(
+            force_exit=self.force_exit,
+            reload=None if config.tls_cert is None else self.reload_certificates,
+        )
+        self._reload: asyncio.Task[None] | None = None
         self._children = ProcessPool(
             command, config, handlers=self.handlers, on_unexpected_exit=self.on_unexpected_exit
         )
@@ -114,6 +122,18 @@ class Supervisor:
     def force_exit(self) -> None:
         self._children.kill()
         self._backing_store.stop_nowait()
+
+    def reload_certificates(self) -> None:
+        """Let each process read the certificate of the HTTP server again. One that is being started reads it anyway."""
+
+        async def reload() -> None:
+            for child in self._children.up:
+                try:
+                    await child.call("reload_certificate", timeout_s=RELOAD_TIMEOUT_S)
+                except RpcError as error:
+                    log.warning("certificate not replaced", process=child.number, reason=str(error))
+
+        self._reload = asyncio.create_task(reload())
 
     # Tickers
 
@@ -190,7 +210,7 @@ class Supervisor:
         if self._is_first("up"):
             self._store_ticker.wake()
             if self._port is not None:
-                log_listening(self._port.address, self._port.addresses, self._config.allow_hosts)
+                log_listening(self._port.address, self._port.addresses, self._config)
         if self._children.why_not_ready() is None and self._is_first("all up"):
             log.info("all processes are up", processes=self._config.processes)
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import pytest
 from structlog.testing import capture_logs
 
+from later.config import load
 from later.daemon.listen import log_listening
 from later.option_types import Address
 
 
 def test_a_daemon_that_others_reach_says_by_which_names() -> None:
     with capture_logs() as events:
-        log_listening(Address("later.internal", 8080), [Address("10.0.0.5", 8080)], frozenset({"later"}))
+        config = load("up", {"allow_host": "later"}, {})
+        log_listening(Address("later.internal", 8080), [Address("10.0.0.5", 8080)], config)
     assert [event["event"].partition(":")[0] for event in events] == [
         "listening",
         "listening beyond this machine",
+        "keys and tasks travel in clear",
         "other host names are refused",
     ]
     assert events[-1]["hosts"] == "later, later.internal, localhost"
 
 
+@pytest.mark.parametrize("flags", [{"behind_proxy": "on"}, {"tls_cert": "a.pem"}])
+def test_nothing_travels_in_clear_with_a_certificate_or_behind_a_proxy(flags: dict[str, str]) -> None:
+    with capture_logs() as events:
+        log_listening(Address("later.internal", 8080), [Address("10.0.0.5", 8080)], load("up", flags, {}))
+    assert not [event for event in events if "travel in clear" in event["event"]]
+    assert events[0]["url"] == f"http{'s' if 'tls_cert' in flags else ''}://10.0.0.5:8080"
+
+
 def test_a_daemon_on_loopback_says_nothing_of_names() -> None:
     with capture_logs() as events:
-        log_listening(Address("127.0.0.1", 0), [Address("127.0.0.1", 8080)], frozenset())
+        log_listening(Address("127.0.0.1", 0), [Address("127.0.0.1", 8080)], load("up", {}, {}))
     assert [event["event"] for event in events] == ["listening"]

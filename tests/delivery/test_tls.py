@@ -16,7 +16,7 @@ from tests.receivers import DONE, Connection, Receiver, a_sender, answers, answe
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 """Certificates of one authority: for localhost, receiver.example and 127.0.0.1, until 2126 and until 2020; for another
-name."""
+name. One of a client, of another authority."""
 
 pytestmark = pytest.mark.usefixtures("client")
 
