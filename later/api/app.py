@@ -17,7 +17,7 @@ from later.api.explain import ExplainHandlers
 from later.api.health import HealthHandlers
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
-from later.api.policies import PolicyHandlers, parse_namespace_scope
+from later.api.policies import PolicyHandlers, parse_namespace_policy, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
 from later.api.rotation import RotationHandlers
@@ -141,7 +141,7 @@ def build_health_app(
 def _policy_routes(store: Store, max_body: int) -> list[Route]:
     """Return the routes of policies, later's own and Pulsar's."""
     build = partial(PolicyHandlers, policies=store.policies, audit_trail=store.audit_trail, max_body=max_body)
-    topics, namespaces = build(parse_scope=parse_topic_scope), build(parse_scope=parse_namespace_scope)
+    topics, namespaces = build(parse_scope=parse_topic_scope), build(parse_scope=parse_namespace_policy)
     routes = [
         Route("POST", f"{TOPIC_PATH}/pause", topics.pause, Scope.ADMIN),
         Route("POST", f"{TOPIC_PATH}/resume", topics.resume, Scope.ADMIN),
@@ -154,7 +154,7 @@ def _policy_routes(store: Store, max_body: int) -> list[Route]:
             Route("PATCH", path, handlers.merge, Scope.ADMIN),
             Route("DELETE", path, handlers.remove, Scope.ADMIN),
         ]
-    pulsar_scopes = ((PULSAR_NAMESPACE_PATH, parse_namespace_scope), (PULSAR_TOPIC_PATH, parse_persistent_topic))
+    pulsar_scopes = ((PULSAR_NAMESPACE_PATH, parse_namespace_policy), (PULSAR_TOPIC_PATH, parse_persistent_topic))
     for scope_path, parse_scope in pulsar_scopes:
         pulsar = PulsarHandlers(
             policies=store.policies, audit_trail=store.audit_trail, max_body=max_body, parse_scope=parse_scope

@@ -127,19 +127,24 @@ def _settings_view(settings: Settings) -> dict[str, PolicyValue]:
 
 
 def parse_namespace_scope(request: web.Request) -> PolicyScope:
-    """Return the namespace that the path names.
+    """Return the namespace that the path names. Raises Refused; NotAllowed if it is not the caller's."""
+    return namespace_scope(parse_namespace(request))
+
+
+def parse_namespace_policy(request: web.Request) -> PolicyScope:
+    """Return the namespace whose policy the path names.
 
     Raises:
         Refused: it is no namespace.
-        NotAllowed: it is not the caller's, or it is, and is to be changed: the limits of a tenant are its operator's.
+        NotAllowed: it is not the caller's, or it is, and is to be changed: its operator sets a tenant's limits.
     """
-    caller, namespace = request[CALLER], parse_namespace(request)
-    if caller.namespace is not None and request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+    scope = parse_namespace_scope(request)
+    if request[CALLER].namespace is not None and request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
         detail = "namespace: this key may change the policies of its topics, not of its namespace"
         raise NotAllowed(detail, "namespace", reason="namespace")
-    return namespace_scope(namespace)
+    return scope
 
 
 def parse_namespace(request: web.Request) -> str:
-    """Return the name of the namespace that the path names. Raises Refused; NotAllowed if it is not the caller's."""
+    """Return the name of the namespace that the path names. Raises as `parse_namespace_scope`."""
     return request[CALLER].own_namespace(check_namespace(path_parameter(request, "namespace")))

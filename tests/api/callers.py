@@ -53,6 +53,7 @@ class Tenant:
 
     async def send(self, path: str, body: object) -> bytes:
         """POST JSON, and return the whole answer as bytes: its status, its headers and its body."""
-        async with self._api.http.post(path, json=body, headers=self._headers) as response:
+        url = URL(f"{self._api.http.make_url('/')}{path[1:]}", encoded=True)
+        async with self._api.http.session.post(url, json=body, headers=self._headers) as response:
             head = [f"{name}: {value}" for name, value in response.headers.items() if name != "Date"]
             return "\n".join([str(response.status), *head, ""]).encode() + await response.read()

@@ -10,6 +10,7 @@ from typing import Any
 
 from later.bulk.input.task_ids import check_job
 from later.core.errors import Refused
+from later.core.task_names import is_namespaced
 from later.core.validation import format_value
 from later.option_types import duration
 
@@ -32,6 +33,11 @@ def read_job(text: str) -> str:
         return check_job(text)
     except Refused as error:
         raise ValueError(error.detail.removeprefix("expected ")) from None
+
+
+def read_stored_job(text: str) -> str:
+    """Return a job's id, also one with a namespace in front. Raises ValueError."""
+    return text if is_namespaced(text) else read_job(text)
 
 
 def parse_options(given: Mapping[str, str], readers: Readers, ignored: Collection[str] = ()) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from later.bulk.datasource.options import NO_TABLE_OPTIONS, parse_options, read_job, read_seconds
+from later.bulk.datasource.options import NO_TABLE_OPTIONS, parse_options, read_seconds, read_stored_job
 from later.core.errors import ConfigError, Refused
 from later.core.validation import EXPECTED_TIME, parse_time, parse_topic
 from later.option_types import DEFAULT_PREFIX, integer, mask_url, prefix
@@ -100,6 +100,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "dueAfter": _read_time,
     "dueBefore": _read_time,
     "partitionRows": integer(1000, 10_000_000),
-    "job": read_job,
+    "job": read_stored_job,
     "columns": _read_columns,
 }

@@ -186,8 +186,9 @@ async def test_only_the_columns_of_the_schema_are_read(store: StoreFixture, serv
 
 
 async def test_only_the_tasks_of_a_job_are_read(store: StoreFixture, reader_run: ReaderRun) -> None:
-    await create(store, [a_task(id=id) for id in ("j:1", "j:2", "j2:1", "j", "other")])
+    await create(store, [a_task(id=id) for id in ("j:1", "j:2", "j2:1", "j", "other", "team/j:1")])
     assert {row["id"] for row in await reader_run.rows(job="j")} == {"j:1", "j:2"}
+    assert {row["id"] for row in await reader_run.rows(job="team/j")} == {"team/j:1"}
 
 
 def test_a_table_of_the_catalog_is_refused_when_it_is_created() -> None:

@@ -1,0 +1,95 @@
+"""Two tenants and an operator use the same ids: what a tenant is answered does not depend on what the others do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from later.core.retry import SettleTarget, Verdict
+from later.store.types import ClaimRequest, Settlement
+from tests.api.api_fixture import MINIMAL, ApiFixture, serve_api
+from tests.api.callers import NamedCallers, Tenant
+from tests.builders import NOW
+
+TENANTS = ("alpha", "omega")
+UUIDS = {
+    "alpha": "0190163d-8694-739b-aea5-966c26f8ad90",
+    "omega": "5f0c6b1e-7d3a-4f6b-9a1d-2c3b4a5d6e7f",
+    "operator": "a3bb189e-8bf9-4c44-9c3a-1b2f3c4d5e6f",
+}
+"""The UUIDs that each caller creates. All callers ask for all of them."""
+IDS = ("a", "b", *UUIDS.values(), *(f"{tenant}/a" for tenant in TENANTS))
+Step = tuple[str, str, str, str]
+"""A caller, what it does, an id, and a topic of its own."""
+
+ACTIONS = (
+    "create", "create", "create", "create/batch", "query", "query/batch", "update", "run-now", "redrive", "delete",
+    "delete/batch", "explain", "list", "topics", "purge", "job", "deliver", "bury",
+)  # fmt: skip
+steps = st.lists(
+    st.tuples(st.sampled_from([*TENANTS, "operator"]), st.sampled_from(ACTIONS), st.sampled_from(IDS),
+              st.sampled_from(["x", "y"])),
+    max_size=16,
+)  # fmt: skip
+
+
+def test_a_tenant_is_answered_the_same_whatever_the_others_do() -> None:
+    with asyncio.Runner() as runner:
+        served = serve_api(authorization=NamedCallers(), shards=2)
+        api = runner.run(served.__aenter__())
+
+        @given(steps)
+        def check(taken: list[Step]) -> None:
+            together = runner.run(answers(api, taken))
+            for tenant in TENANTS:
+                own = [step for step in taken if step[0] == tenant]
+                alone = runner.run(answers(api, own))
+                assert [answer for step, answer in together if step[0] == tenant] == [answer for _, answer in alone]
+                others = [name.encode() for name in (*TENANTS, "operator") if name != tenant]
+                for (_, action, id, _), answer in alone:
+                    assert not any(name in answer.replace(id.encode(), b"") for name in others), action
+
+        check()
+        runner.run(served.__aexit__(None, None, None))
+
+
+async def answers(api: ApiFixture, taken: Sequence[Step]) -> list[tuple[Step, bytes]]:
+    """Take these steps on an empty store, and return the answers."""
+    await api.redis.flushall()
+    return [(step, await take(api, *step)) for step in taken]
+
+
+async def take(api: ApiFixture, caller: str, action: str, id: str, name: str) -> bytes:
+    topic = name if caller == "operator" else f"{caller}/{name}"
+    tenant = Tenant(api, caller)
+    own_id = UUIDS[caller] if "-" in id else id
+    body = {**MINIMAL, "topic": topic, "content": caller, "callback": f"http://{caller}.example/"}
+    posts: dict[str, tuple[str, Any]] = {
+        "create": ("/create", {**body, "id": own_id}),
+        "create/batch": ("/create/batch?job=a", [{**body, "id": own_id}, {"id": id, "topic": "?"}]),
+        "update": ("/update", {"id": id, "content": "changed"}),
+        "query/batch": ("/query/batch", [{"id": id}, {"id": "b"}]),
+        "delete/batch": ("/delete/batch", [{"id": id}, {"id": "b"}]),
+        "list": ("/list", {"topic": topic, "state": "pending"}),
+        "purge": (f"/topics/{topic.replace('/', '%2F')}/purge", {}),
+        **{name: (f"/{name}", {"id": id}) for name in ("query", "run-now", "redrive", "delete", "explain")},
+    }
+    gets = {"topics": "/topics", "job": "/jobs/a"}
+    if action in posts:
+        return await tenant.send(*posts[action])
+    if action in gets:
+        return repr(await tenant.get(gets[action])).encode()
+    return await end(api, topic, SettleTarget.DONE if action == "deliver" else SettleTarget.DEAD)
+
+
+async def end(api: ApiFixture, topic: str, target: SettleTarget) -> bytes:
+    """End the due tasks of a topic as a worker does, and return their ids, as receivers see them."""
+    requests = [ClaimRequest(topic, shard.index, 9) for shard in api.keys.shards]
+    results: list[Any] = await api.store.tasks.claim(requests, NOW, NOW + 30_000)
+    claims = [claim for result in results for claim in result.claims]
+    await api.store.tasks.settle([Settlement(claim, Verdict(target, NOW), NOW + 60_000) for claim in claims])
+    return " ".join(sorted(claim.id for claim in claims)).encode()
