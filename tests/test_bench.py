@@ -275,6 +275,9 @@ def test_the_table_has_all_rows() -> None:
         "lateness-1000",
         "lateness-4000",
         "isolation",
+        "keys",
+        "signed",
+        "guard",
         "million",
         "memory",
         "pending",
@@ -311,7 +314,10 @@ def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> 
     environment = an_environment(tmp_path)
     with row.contenders(environment) as contenders:
         stores = {contender.store for contender in contenders} - {""}
-    without_persistence = {"memory", "export", "deliver-https", "deliver-topics", "deliver-origins", "isolation"}
+    without_persistence = {
+        *("memory", "export", "deliver-https", "deliver-topics", "deliver-origins", "isolation"),
+        *("keys", "signed", "guard"),
+    }
     expected = {"none", "always"} if row.name == "sweep" else {"none"}
     assert stores == (expected if row.name in {*without_persistence, "sweep"} else set(DURABILITIES))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scripts.bench import bullmq_worker
 from scripts.bench.environment import Environment
@@ -26,11 +26,12 @@ ONCE = (AlwaysZero("early"), AlwaysZero("twice"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueTogether:
-    """Tasks due at one instant, on how many topics, and how their receiver listens."""
+    """Tasks due at one instant, on how many topics, how their receiver listens, and the worker's environment."""
 
     tasks: int
     topics: int = 1
     listener: Listener = DEFAULT_LISTENER
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure_later(environment: Environment, due: DueTogether, processes: int, durability: str) -> Sample:
@@ -38,7 +39,7 @@ def measure_later(environment: Environment, due: DueTogether, processes: int, du
     with (
         run_store(environment, durability) as store,
         run_receiver(environment, due.listener) as receiver,
-        run_worker(environment, store, processes, receiver.variables) as worker,
+        run_worker(environment, store, processes, {**receiver.variables, **due.variables}) as worker,
     ):
         due_at = _instant(environment, due.tasks / SEEDED_PER_S)
         urls = receiver.urls(due.listener.origins)

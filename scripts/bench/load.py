@@ -19,6 +19,7 @@ WRK_SCRIPT = """\
 local requests, at = {}, 0
 wrk.method = 'POST'
 wrk.headers['Content-Type'] = 'application/json'
+%(authorization)s
 
 function init()
   for body in io.lines('%(bodies)s') do requests[#requests + 1] = wrk.format(nil, nil, nil, body) end
@@ -48,6 +49,8 @@ class Load:
     seconds: float
     requests: int = 0
     """0: no limit."""
+    key: str = ""
+    """An API key; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,8 @@ def run_load(environment: Environment, load: Load) -> LoadResult:
 def _run_wrk(wrk: str, load: Load, folder: Path) -> dict[str, float]:
     """Run wrk for whole seconds; it cannot stop after a number of requests."""
     script = folder / "load.lua"
-    script.write_text(WRK_SCRIPT % {"bodies": folder / "bodies"})
+    authorization = f"wrk.headers['Authorization'] = 'Bearer {load.key}'" if load.key else ""
+    script.write_text(WRK_SCRIPT % {"bodies": folder / "bodies", "authorization": authorization})
     seconds, connections = math.ceil(load.seconds), str(load.connections)
     command_line = [wrk, "-t1", "-c", connections, "-d", f"{seconds}s", "--timeout", f"{ANSWER_TIMEOUT_S:g}s"]
     done = subprocess.run(

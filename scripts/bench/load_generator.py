@@ -70,15 +70,17 @@ def content_length(head: bytes) -> int:
     return int(head[at + len(LENGTH) :].split(b"\r\n", 1)[0]) if at >= 0 else 0
 
 
-def build_request(url: str, body: bytes) -> bytes:
+def build_request(url: str, body: bytes, key: str = "") -> bytes:
     parts = urlsplit(url)
     head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: Bearer {key}\r\n" if key else ""
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def generate(load: dict[str, Any], bodies: list[bytes]) -> dict[str, float]:
     """Send requests until the time is over or the requested number is answered."""
-    state = LoadState([build_request(load["url"], body) for body in bodies], load["seconds"], load["requests"])
+    requests = [build_request(load["url"], body, load["key"]) for body in bodies]
+    state = LoadState(requests, load["seconds"], load["requests"])
     parts, loop = urlsplit(load["url"]), asyncio.get_running_loop()
     started = time.perf_counter()
     for _ in range(load["connections"]):

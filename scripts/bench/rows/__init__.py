@@ -12,6 +12,7 @@ from scripts.bench.rows.memory import MEMORY
 from scripts.bench.rows.million import MILLION
 from scripts.bench.rows.pending import PENDING
 from scripts.bench.rows.query import QUERY
+from scripts.bench.rows.safety import GUARD, KEYS, SIGNED
 from scripts.bench.rows.sweep import SWEEP
 
 ROWS: tuple[Row, ...] = (
@@ -28,6 +29,9 @@ ROWS: tuple[Row, ...] = (
     LATENESS_1000,
     LATENESS_4000,
     ISOLATION,
+    KEYS,
+    SIGNED,
+    GUARD,
     MILLION,
     MEMORY,
     PENDING,

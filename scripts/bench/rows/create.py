@@ -42,15 +42,15 @@ def _later_contender(environment: Environment, processes: int, durability: str) 
 
 def measure_bare(environment: Environment) -> Sample:
     with run_bare_handlers(environment, "create") as server:
-        return measure_requests(environment, _load(environment, server.url), server)
+        return measure_requests(environment, create_load(environment, server.url), server)
 
 
 def measure_later(environment: Environment, processes: int, durability: str) -> Sample:
     with run_store(environment, durability) as store, run_api(environment, "serve", store, processes) as server:
-        return measure_requests(environment, _load(environment, server.url), server, store)
+        return measure_requests(environment, create_load(environment, server.url), server, store)
 
 
-def _load(environment: Environment, url: str) -> Load:
+def create_load(environment: Environment, url: str) -> Load:
     return Load(url=f"{url}/create", bodies=[BODY], connections=CONNECTIONS, seconds=environment.sizes.load_s)
 
 

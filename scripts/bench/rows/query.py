@@ -44,7 +44,7 @@ def measure_bare(environment: Environment, processes: int) -> Sample:
     due_at = int(time.time() * 1000) + DELAY_MS
     ids = [build_task(due_at).id for _ in range(environment.sizes.queried)]
     with run_bare_handlers(environment, "query", processes) as server:
-        return measure_requests(environment, _load(environment, server.url, ids), server)
+        return measure_requests(environment, query_load(environment, server.url, ids), server)
 
 
 def measure_later(environment: Environment, processes: int, durability: str) -> Sample:
@@ -52,10 +52,12 @@ def measure_later(environment: Environment, processes: int, durability: str) -> 
     tasks = [build_task(due_at) for _ in range(environment.sizes.queried)]
     with run_store(environment, durability) as store, run_api(environment, "serve", store, processes) as server:
         seed_store(store.url, tasks)
-        return measure_requests(environment, _load(environment, server.url, [task.id for task in tasks]), server, store)
+        return measure_requests(
+            environment, query_load(environment, server.url, [task.id for task in tasks]), server, store
+        )
 
 
-def _load(environment: Environment, url: str, ids: list[str]) -> Load:
+def query_load(environment: Environment, url: str, ids: list[str]) -> Load:
     bodies = [json.dumps({"id": id}).encode() for id in ids]
     return Load(url=f"{url}/query", bodies=bodies, connections=CONNECTIONS, seconds=environment.sizes.load_s)
 
