@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from later.core.address_guard import parse_network, parse_rule
+from later.core.api_keys import ApiKey
 from later.core.callback_url import check_host_and_port
 from later.core.errors import ConfigError
 from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Policy, Sign
@@ -35,6 +36,7 @@ from later.option_types import (
     mask_url,
     origins,
     path,
+    path_or_none,
     prefix,
     proxy_url,
     rate,
@@ -44,7 +46,7 @@ from later.option_types import (
 )
 
 DAEMON_COMMANDS = frozenset({"up", "serve", "worker"})
-STORE_COMMANDS = DAEMON_COMMANDS | {"audit", "secrets", "status", "doctor"}
+STORE_COMMANDS = DAEMON_COMMANDS | {"keys", "audit", "secrets", "status", "doctor"}
 API_COMMANDS = frozenset({"up", "serve"})
 WORKER_COMMANDS = frozenset({"up", "worker"})
 GUARD_COMMANDS = DAEMON_COMMANDS | {"check"}
@@ -70,6 +72,11 @@ class Config:
     data_given: bool
     """True if --data was given and --redis does not take precedence over it."""
     listen: Address
+    auth: str
+    """`auto`, `keys` or `off`: whether calls need a key."""
+    root_key_file: Path | None
+    root_key: ApiKey | None
+    """The key that is in no store, as its digest; None until it is read."""
     allow_hosts: frozenset[str]
     """Names under which the HTTP server may be called, besides IP addresses and `localhost`."""
     allow_origins: frozenset[str]
@@ -169,6 +176,10 @@ OPTIONS = (
            "URL of the store: redis://, rediss:// or unix://. A password is safer in the environment."),
     Option("data", "data", path, "./later-data", STORE_COMMANDS, "Directory of the embedded store."),
     Option("listen", "listen", address, "127.0.0.1:8080", API_COMMANDS, "Address of the API; port 0: any free port."),
+    Option("auth", "auth", choice("auto", "keys", "off"), "auto", DAEMON_COMMANDS,
+           "Whether calls need a key; auto: unless it listens on loopback and the store has never had a key."),
+    Option("root-key-file", "root_key_file", path_or_none, "none", DAEMON_COMMANDS,
+           "File with a key that may do everything and is in no store; or set LATER_ROOT_KEY to the key itself."),
     Option("allow-host", "allow_hosts", host_names, "none", DAEMON_COMMANDS,
            "Name by which it may be called, besides IP addresses, localhost and the one it listens on; repeatable."),
     Option("allow-origin", "allow_origins", origins, "none", API_COMMANDS,
@@ -298,7 +309,9 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     if others["lease_ms"] is None:
         others["lease_ms"] = policy.timeout_ms + DEFAULT_LEASE_MARGIN_MS
     redis, data = _choose_store(command, settings.get("redis"), settings.get("data"))
-    config = Config(redis_given=redis, data_given=data, health_given="health" in settings, policy=policy, **others)
+    config = Config(
+        redis_given=redis, data_given=data, health_given="health" in settings, root_key=None, policy=policy, **others
+    )
     _check_combinations(config, settings)
     return config
 

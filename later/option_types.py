@@ -294,6 +294,9 @@ def key_file(text: str) -> str | None:
     return None if text == "none" else text
 
 
+path_or_none = OptionType(lambda text: None if text == "none" else path(text), "FILE")
+
+
 # Addresses and URLs
 
 

@@ -24,6 +24,8 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     ),
     "data": (("/a", Path("/a")), ("b", Path("b")), ("./c", Path("./c"))),
     "listen": (("a:1", Address("a", 1)), ("[::1]:0", Address("::1", 0)), ("1.2.3.4:65535", Address("1.2.3.4", 65535))),
+    "auth": (("keys", "keys"), ("off", "off"), ("keys", "keys")),
+    "root-key-file": (("/a", Path("/a")), ("b", Path("b")), ("./c", Path("./c"))),
     "allow-host": (
         ("a", frozenset({"a"})),
         ("B.internal.,c_d", frozenset({"b.internal", "c_d"})),
@@ -137,7 +139,7 @@ def a_command_with(option: Option) -> str:
 
 
 def test_every_option_has_samples_and_a_field_of_its_own() -> None:
-    derived = {"redis_given", "data_given", "health_given"}
+    derived = {"redis_given", "data_given", "health_given", "root_key"}
     own = [option.field for option in OPTIONS if not option.in_policy]
     in_policy = [option.field for option in OPTIONS if option.in_policy]
     assert list(SAMPLES) == NAMES
@@ -153,7 +155,8 @@ def test_every_option_belongs_to_a_command() -> None:
 def test_the_defaults_are_as_documented() -> None:
     assert load_config() == Config(
         store_url="redis://127.0.0.1:6379/0", redis_given=False, data=Path("later-data"), data_given=False,
-        listen=Address("127.0.0.1", 8080), allow_hosts=frozenset(), allow_origins=frozenset(),
+        listen=Address("127.0.0.1", 8080), auth="auto",
+        root_key_file=None, root_key=None, allow_hosts=frozenset(), allow_origins=frozenset(),
         health=Address("127.0.0.1", 8081), health_given=False, idle_ms=75_000, connections=None,
         tls_cert=None, tls_key=None, behind_proxy=False,
         processes=1, concurrency=256, tick_ms=100,

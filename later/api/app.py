@@ -117,7 +117,7 @@ def build_app(
             *routes,
             *_policy_routes(store, max_body),
             *_signing_routes(store, max_body),
-            *_health_routes(why_not_ready, exposition),
+            *_health_routes(authorization, why_not_ready, exposition),
         ],
         authorization,
         cross_site_protection,
@@ -134,7 +134,7 @@ def build_health_app(
     exposition: Callable[[str], Awaitable[Exposition]],
 ) -> web.Application:
     """Build the application of `later worker --health`."""
-    routes = _health_routes(why_not_ready, exposition)
+    routes = _health_routes(authorization, why_not_ready, exposition)
     return _build_from_routes(routes, authorization, cross_site_protection, metrics)
 
 
@@ -180,9 +180,13 @@ def _signing_routes(store: Store, max_body: int) -> list[Route]:
 
 
 def _health_routes(
-    why_not_ready: Callable[[], Awaitable[LaterError | None]], exposition: Callable[[str], Awaitable[Exposition]]
+    authorization: Authorization,
+    why_not_ready: Callable[[], Awaitable[LaterError | None]],
+    exposition: Callable[[str], Awaitable[Exposition]],
 ) -> list[Route]:
-    health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
+    health = HealthHandlers(
+        why_not_ready=why_not_ready, may_read_metrics=authorization.may_read_metrics, exposition=exposition
+    )
     return [
         Route("GET", "/livez", health.live, NoScope.OPEN, is_health=True),
         Route("GET", "/readyz", health.ready, NoScope.OPEN, is_health=True),

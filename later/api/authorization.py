@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from enum import StrEnum
 
-from aiohttp import web
+import structlog
+from aiohttp import hdrs, web
 
-from later.core.api_keys import Scope
-from later.core.caller import ANYBODY, Caller
+from later.core.api_keys import ApiKey, Scope, has_key_form, has_valid_check, id_in_key
+from later.core.call_rate import CallRate
+from later.core.caller import ANYBODY, NOBODY, Caller
+from later.core.errors import Denied, NotKnown, StoreDown, TooOften
+from later.core.key_set import KeySet
+from later.store.key_book import KeyBook
 
 CALLER = web.RequestKey("caller", Caller)
 """The key under which an admitted request keeps its caller."""
+LOG_EVERY_S = 1.0
+"""Refusals are logged once in this time at most: whoever has no key must not fill the log."""
+MAX_RATES = 100_000
+"""Keys whose rates are known at a time. Those of keys that are gone are forgotten, now and then, with all others."""
+EXPECTED_HEADER = "this call needs a key: Authorization: Bearer later_…"
+
+log = structlog.get_logger()
 
 
 class NoScope(StrEnum):
@@ -21,7 +35,46 @@ class NoScope(StrEnum):
 
 
 class Authorization:
-    """The check of keys."""
+    """The check of keys: those in the store's `book`, and the root key, which is in no store. Without a book, all may.
+
+    `is_optional`: no key is needed as long as there is no root key and the store has never had a key. `count_denial`
+    gets the reason of each refusal; `monotonic` returns seconds.
+    """
+
+    def __init__(
+        self,
+        book: KeyBook | None = None,
+        *,
+        root_key: ApiKey | None = None,
+        is_optional: bool = False,
+        count_denial: Callable[[str], None] = lambda reason: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._book = book
+        self._root = None if root_key is None else KeySet([root_key])
+        self._is_optional = is_optional and root_key is None
+        self._count_denial = count_denial
+        self._monotonic = monotonic
+        self._rates: dict[str, CallRate] = {}
+        self._logged_at = -LOG_EVERY_S
+        self._not_logged = 0
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """True if calls need a key, as far as the store is known."""
+        return self._book is not None and not (self._is_optional and not self._book.latest.has_had_keys)
+
+    @property
+    def has_had_keys(self) -> bool:
+        """False if the store was read, and has never had a key, and there is no root key."""
+        return self._root is not None or self._book is None or not self._book.is_read or self._book.latest.has_had_keys
+
+    @property
+    def has_keys(self) -> bool:
+        """False if the store was read, and calls need a key, and there is none."""
+        if not self.asks_for_keys or self._root is not None or self._book is None or not self._book.is_read:
+            return True
+        return bool(self._book.latest.keys)
 
     async def admit(self, request: web.BaseRequest, scope: Scope | NoScope) -> Caller:
         """Return the caller of a request to a route with this scope.
@@ -32,4 +85,90 @@ class Authorization:
             TooOften: the key's rate is used up.
             StoreDown: the keys could not be read.
         """
-        return ANYBODY
+        book = self._book
+        if book is None:
+            return ANYBODY
+        if scope is NoScope.OPEN:
+            return NOBODY
+        text = _sent_key(request)
+        known = self._root
+        key = None if known is None or text is None else known.find(text)
+        if known is None or key is None:
+            try:
+                known = await book.current()
+            except StoreDown:
+                if scope is Scope.METRICS and not self.asks_for_keys:
+                    return ANYBODY  # it needs no store, and shows above all that it is away
+                raise
+            if not self.asks_for_keys:
+                return ANYBODY
+            key = _find(known, text, book.now)
+            book.used.add(key.id)
+        caller = known.caller(key)
+        if isinstance(scope, Scope):
+            caller.require(scope)
+        if key.rate is not None:
+            self._take(key, 1)
+        return caller
+
+    async def may_read_metrics(self, request: web.BaseRequest) -> bool:
+        try:
+            await self.admit(request, Scope.METRICS)
+        except (Denied, StoreDown):
+            return False
+        return True
+
+    def charge_batch(self, caller: Caller, items: int) -> None:
+        """Take the items of a batch from the rate of its key; the request itself was the first.
+
+        Raises:
+            TooOften: the key's rate is used up, or the batch is larger than a second's worth.
+        """
+        key = None if self._book is None or caller.key_id is None else self._book.latest.keys.get(caller.key_id)
+        if key is not None and key.rate is not None and items > 1:
+            self._take(key, items - 1)
+
+    def _take(self, key: ApiKey, tasks: int) -> None:
+        assert key.rate is not None
+        now_s = self._monotonic()
+        rate = self._rates.get(key.id)
+        if rate is None or rate.rate != key.rate:
+            if len(self._rates) >= MAX_RATES:
+                self._rates.clear()
+            rate = self._rates[key.id] = CallRate(key.rate, now_s)
+        wait_s = rate.take(tasks, now_s)
+        if wait_s:
+            raise TooOften(f"this key may send {key.rate:g} tasks a second, and each item of a batch is one", wait_s)
+
+    def note_denial(self, request: web.BaseRequest, error: Denied) -> None:
+        """Count a refusal, and log it unless another one was logged a moment ago. The key itself is never logged."""
+        self._count_denial(error.reason)
+        now_s = self._monotonic()
+        if now_s - self._logged_at < LOG_EVERY_S:
+            self._not_logged += 1
+            return
+        text = _sent_key(request)
+        id = id_in_key(text) if text is not None and has_key_form(text) else None
+        log.warning("call denied", reason=error.reason, key=id, peer=request.remote, not_logged=self._not_logged)
+        self._logged_at, self._not_logged = now_s, 0
+
+
+def _sent_key(request: web.BaseRequest) -> str | None:
+    """Return what the request sends as its key; None if it sends none."""
+    header = request.headers.get(hdrs.AUTHORIZATION)
+    if header is None:
+        return None
+    scheme, _, text = header.partition(" ")
+    return text.strip() if scheme == "Bearer" or scheme.lower() == "bearer" else None
+
+
+def _find(known: KeySet, text: str | None, now: Callable[[], int]) -> ApiKey:
+    """Return the key that a request sends. Raises NotKnown, in the same words for an unknown and a revoked key."""
+    if text is None:
+        raise NotKnown(EXPECTED_HEADER, reason="no_key")
+    key = known.find(text)
+    if key is None:
+        raise NotKnown(EXPECTED_HEADER, reason="unknown" if has_valid_check(text) else "mistyped")
+    if key.expires_at is not None and key.has_ended(now()):
+        raise NotKnown(f"this key ended on {key.end_date}", reason="ended")
+    return key

@@ -9,7 +9,7 @@ send neither `Sec-Fetch-Site` nor `Origin`, and need nothing else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 from aiohttp import web
@@ -32,12 +32,19 @@ class CrossSiteProtection:
     """The checks of every request's headers, before its body is read.
 
     `hosts` are the names under which the daemon may be called, besides every IP address and `localhost`. `origins` are
-    those of pages behind a proxy that rewrites `Host`.
+    those of pages behind a proxy that rewrites `Host`. While `takes_any_host` returns true, every host is allowed: a
+    page of another name has no key.
     """
 
-    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        takes_any_host: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._hosts = {"localhost", *(host.lower().removesuffix(".") for host in hosts)}
         self._origins = frozenset(origins)
+        self._takes_any_host = takes_any_host
         self._known_hosts: set[str] = set()
         """Values of `Host` that are allowed: parsing one takes longer than all other checks."""
 
@@ -45,7 +52,7 @@ class CrossSiteProtection:
         """Raise CrossSite if a page of another site may have sent the request, unless it is for a health path."""
         headers = request.headers
         host = headers.get(HOST)
-        if host not in self._known_hosts and not self._is_allowed_host(host):
+        if host not in self._known_hosts and not self._is_allowed_host(host) and not self._takes_any_host():
             raise CrossSite(
                 "Host: expected an IP address, localhost, the name in --listen or one of --allow-host, "
                 f"got {format_value(host)}",

@@ -12,20 +12,25 @@ from later.api.problems import ErrorBody, problem_response
 from later.core.errors import LaterError
 from later.metrics import Exposition
 
+REASON_NEEDS_KEY = "not ready: a key that may read the metrics is told why"
+
 
 class HealthHandlers:
     """Handlers of liveness, readiness and metrics.
 
-    `why_not_ready` returns the error that keeps the daemon from its work, or None if it is ready. `exposition` returns
-    all metrics in the format that the header `Accept` asks for.
+    `why_not_ready` returns the error that keeps the daemon from its work, or None if it is ready. Only who may read the
+    metrics, by `may_read_metrics`, is told it. `exposition` returns all metrics in the format that the header `Accept`
+    asks for.
     """
 
     def __init__(
         self,
         *,
         why_not_ready: Callable[[], Awaitable[LaterError | None]],
+        may_read_metrics: Callable[[web.BaseRequest], Awaitable[bool]],
         exposition: Callable[[str], Awaitable[Exposition]],
     ) -> None:
+        self._may_read_metrics = may_read_metrics
         self._why_not_ready = why_not_ready
         self._exposition = exposition
 
@@ -38,6 +43,8 @@ class HealthHandlers:
         error = await self._why_not_ready()
         if error is None:
             return json_response({"status": "ready"})
+        if not await self._may_read_metrics(request):
+            return problem_response(ErrorBody(status=503, detail=REASON_NEEDS_KEY), NOT_READY)
         type = problem_type(error)
         return problem_response(ErrorBody(status=503, detail=str(error)), STORE_AWAY if type is FAULT else type)
 

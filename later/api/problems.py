@@ -14,14 +14,14 @@ from msgspec import UNSET, UnsetType
 from later.api.json_response import DATA_HEADERS
 from later.api.problem_types import CROSS_SITE, FAULT, SLOW_BODY, TOO_LARGE, UNSUPPORTED, ProblemType, problem_type
 from later.api.requests import ACCEPTED_ENCODINGS
-from later.core.errors import LaterError, NotFound, Refused, StoreDown
+from later.core.errors import Denied, LaterError, NotFound, NotKnown, Refused, StoreDown, TooOften
 
 RETRY_AFTER_S = "1"
 INTERNAL_ERROR = "this is a fault of later's own: its log says more"
-CLOSING = frozenset(
-    {CROSS_SITE.status, SLOW_BODY.status, TOO_LARGE.status, UNSUPPORTED.status, HTTPStatus.EXPECTATION_FAILED}
-)
-"""Statuses that end the connection: the unread body would be taken for the next request, or be read in vain."""
+CLOSING = frozenset({SLOW_BODY.status, TOO_LARGE.status, UNSUPPORTED.status, HTTPStatus.EXPECTATION_FAILED})
+"""Statuses that end the connection, as a cross-site request does.
+
+The unread body would be taken for the next request, or be read in vain."""
 
 log = structlog.get_logger()
 
@@ -90,12 +90,28 @@ def error_response(request: web.BaseRequest, error: Exception) -> web.Response:
             return problem_response(body, headers={"Allow": error.headers["Allow"]})
         case web.HTTPException():
             return problem_response(ErrorBody(status=error.status, detail=error.reason))
+        case Denied():
+            return _denial_response(request, error)
         case LaterError() if (type := problem_type(error)) is not FAULT:
             return problem_response(error_body(error), type)
     # the traceback, but nothing of the request that might be a secret: no query, headers or body
     incident = new_incident()
     log.exception("request failed", method=request.method, path=request.path, incident=incident)
     return fault_response(incident, str(error) if isinstance(error, LaterError) else INTERNAL_ERROR)
+
+
+def _denial_response(request: web.BaseRequest, error: Denied) -> web.Response:
+    """Return the answer to a caller whose key is missing or does not allow this. A body that is to come is not read."""
+    headers = {}
+    if isinstance(error, NotKnown):
+        was_sent = "" if error.reason == "no_key" else ', error="invalid_token"'
+        headers["WWW-Authenticate"] = f'Bearer realm="later"{was_sent}'
+    elif isinstance(error, TooOften):
+        headers["Retry-After"] = str(error.retry_after_s)
+    response = problem_response(error_body(error), problem_type(error), headers=headers)
+    if not request.content.is_eof():
+        response.force_close()
+    return response
 
 
 def error_body(error: LaterError) -> ErrorBody:
@@ -147,6 +163,6 @@ def problem_response(
         response.headers["Retry-After"] = RETRY_AFTER_S
     elif error.status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
         response.headers["Accept-Encoding"] = ", ".join(ACCEPTED_ENCODINGS)
-    if error.status in CLOSING:
+    if error.status in CLOSING or type is CROSS_SITE:
         response.force_close()
     return response

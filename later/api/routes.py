@@ -12,6 +12,7 @@ from later.api.authorization import CALLER, Authorization, NoScope
 from later.api.cross_site import CrossSiteProtection
 from later.api.requests import check_query
 from later.core.api_keys import Scope
+from later.core.errors import Denied
 from later.metrics.http_requests import RequestMetrics
 
 
@@ -37,10 +38,15 @@ class Route(NamedTuple):
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Check the caller and the query, and return the handler's answer."""
-        request[CALLER] = await request.app[AUTHORIZATION].admit(request, self.scope)
-        if not self.is_health:
-            check_query(request, self.query)
-        return await self.handler(request)
+        authorization = request.app[AUTHORIZATION]
+        try:
+            request[CALLER] = await authorization.admit(request, self.scope)
+            if not self.is_health:
+                check_query(request, self.query)
+            return await self.handler(request)
+        except Denied as error:
+            authorization.note_denial(request, error)
+            raise
 
 
 AUTHORIZATION = web.AppKey("authorization", Authorization)

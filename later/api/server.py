@@ -19,7 +19,7 @@ from later.api.problems import error_response, fault_response, new_incident
 from later.api.requests import ACCEPTED_ENCODINGS, check_expectation, unsupported_encoding
 from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES
 from later.api.server_connections import UNREAD_ANSWER_S, AcceptedConnection, ServerConnections
-from later.core.errors import Refused
+from later.core.errors import Denied, Refused
 from later.metrics.http_requests import OTHER_ROUTE
 
 log = structlog.get_logger()
@@ -51,7 +51,7 @@ class _Dispatcher:
 
     def __init__(self, application: web.Application, handle: Handler) -> None:
         routes = application[ROUTES]
-        self._admit = application[AUTHORIZATION].admit
+        self._authorization = application[AUTHORIZATION]
         self._check_cross_site = application[CROSS_SITE_PROTECTION].check
         self._health_paths = frozenset(route.path for route in routes if route.is_health)
         self._metrics = metrics = application[REQUESTS].add_routes([*dict.fromkeys(route.template for route in routes)])
@@ -83,9 +83,11 @@ class _Dispatcher:
             return await self._route(request, started)
         handler, scope, observe = fast
         try:
-            request[CALLER] = await self._admit(request, scope)
+            request[CALLER] = await self._authorization.admit(request, scope)
             answer = await handler(request)
         except Exception as error:
+            if isinstance(error, Denied):
+                self._authorization.note_denial(request, error)
             answer = error_response(request, error)
         observe(answer.status, perf_counter() - started)
         return answer

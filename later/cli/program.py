@@ -26,6 +26,7 @@ COMMANDS = {
     "topics": LazyCommand("later.cli.commands.topics:topics", "Show, pause and purge topics, and set their policies."),
     "namespaces": LazyCommand("later.cli.commands.topics:namespaces", "Set the policies of namespaces."),
     "bulk": LazyCommand("later.cli.bulk.group:bulk", "Create and manage tasks by the hundred million, with Spark."),
+    "keys": LazyCommand("later.cli.commands.keys:keys", "Make, show and revoke API keys."),
     "secrets": LazyCommand("later.cli.commands.secrets:secrets", "Show and rotate the secrets that sign deliveries."),
     "audit": LazyCommand("later.cli.commands.audit:audit", "Show who changed keys, policies, topics or many tasks."),
     "status": LazyCommand("later.cli.commands.status:status", "Show the store, its workers and its tasks."),

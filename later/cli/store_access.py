@@ -14,7 +14,7 @@ from later import log
 from later.config import Config, load
 from later.core.clock import Clock
 from later.core.errors import StoreDown
-from later.embedded import socket_url
+from later.embedded import EmbeddedStore, answers_ping, socket_url
 from later.store.open import Store, open_store
 from later.store.settings import StoreSettings
 
@@ -44,22 +44,43 @@ def run_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> i
         StoreMismatch: this version of later cannot use the store's data.
         StoreDown: the store cannot be reached.
     """
-    settings = StoreSettings(url=config.store_url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000)
+    return asyncio.run(_work_with_store(config, work))
+
+
+def run_with_own_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> int:
+    """Do as `run_with_store`; if --data names an embedded store that nobody runs, run it meanwhile.
+
+    Raises:
+        EmbeddedError: it cannot be run.
+        StoreMismatch: this version of later cannot use the store's data.
+        StoreDown: the store cannot be reached.
+    """
 
     async def run() -> int:
+        if not config.data_given or await answers_ping(config.data):
+            return await _work_with_store(config, work)
+        embedded = EmbeddedStore(config.data)
+        await embedded.start()
         try:
-            clock = Clock(time.monotonic, time.time)
-            async with aclosing(await open_store(settings, clock, config.policy, config.shards)) as store:
-                try:
-                    return await work(store)
-                finally:
-                    await store.audit_trail.flush_or_log()
-        except StoreDown as error:
-            # By default `later up` keeps its store in a directory that other commands use only with --data.
-            is_data_forgotten = (
-                not config.redis_given and not config.data_given and (config.data / "store.sock").exists()
-            )
-            hint = f" (for the store of `later up`: --data {config.data})" if is_data_forgotten else ""
-            raise StoreDown(f"{error}{hint}") from error
+            return await _work_with_store(config, work)
+        finally:
+            await embedded.stop()
 
     return asyncio.run(run())
+
+
+async def _work_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> int:
+    settings = StoreSettings(url=config.store_url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000)
+
+    try:
+        clock = Clock(time.monotonic, time.time)
+        async with aclosing(await open_store(settings, clock, config.policy, config.shards)) as store:
+            try:
+                return await work(store)
+            finally:
+                await store.audit_trail.flush_or_log()
+    except StoreDown as error:
+        # By default `later up` keeps its store in a directory that other commands use only with --data.
+        is_data_forgotten = not config.redis_given and not config.data_given and (config.data / "store.sock").exists()
+        hint = f" (for the store of `later up`: --data {config.data})" if is_data_forgotten else ""
+        raise StoreDown(f"{error}{hint}") from error

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 from hashlib import sha256
-from hmac import compare_digest
 from zlib import crc32
 
 import msgspec
@@ -62,10 +61,41 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     def has_ended(self, now: int) -> bool:
         return self.expires_at is not None and self.expires_at <= now
 
+    def rotate(self, text: str, now: int, overlap_ms: int) -> tuple[ApiKey, ApiKey]:
+        """Return the key `text` with the same permissions, and this one, which ends after the overlap if not before.
+
+        The new key lasts as long as this one was made for.
+        """
+        lifetime_ms = None if self.expires_at is None else self.expires_at - self.created_at
+        successor = msgspec.structs.replace(
+            self,
+            id=id_in_key(text),
+            digest=key_digest(text),
+            created_at=now,
+            expires_at=None if lifetime_ms is None else now + lifetime_ms,
+        )
+        end = now + overlap_ms
+        old = msgspec.structs.replace(self, expires_at=end if self.expires_at is None else min(end, self.expires_at))
+        return successor, old
+
     @property
     def end_date(self) -> str:
         """The day (UTC) on which the key ends or has ended; empty if it never does."""
         return "" if self.expires_at is None else rfc3339(self.expires_at)[:10]
+
+
+def root_key(text: str) -> ApiKey:
+    """Return the key that is in no store, and may do everything everywhere."""
+    return ApiKey(
+        id=id_in_key(text),
+        digest=key_digest(text),
+        name="root",
+        namespace=None,
+        scopes=ALL_SCOPES,
+        created_at=0,
+        expires_at=None,
+        rate=None,
+    )
 
 
 # The form
@@ -115,7 +145,7 @@ def check_key_text(text: str) -> str:
     return key
 
 
-def key_id(key: str) -> str:
+def id_in_key(key: str) -> str:
     """Return the id in a key, which is not secret."""
     return key[_ID]
 
@@ -123,14 +153,6 @@ def key_id(key: str) -> str:
 def key_digest(key: str) -> str:
     """Return what the store keeps of a key: its SHA-256. No slow hash is needed, because 190 bits are not guessed."""
     return sha256(key.encode()).hexdigest()
-
-
-def find_key(keys: Mapping[str, ApiKey], text: str) -> ApiKey | None:
-    """Return the key that a caller has sent, if it is one of `keys`, which are by their ids."""
-    key = keys.get(text[_ID])
-    if key is None or not text.isascii() or not compare_digest(key_digest(text), key.digest):
-        return None
-    return key
 
 
 # Scopes

@@ -127,3 +127,5 @@ def check_free_id(id: str, field: str) -> None:
 
 ANYBODY = Caller(key_id=None, namespace=None, scopes=ALL_SCOPES)
 """Every caller of a daemon that asks for no keys."""
+NOBODY = Caller(key_id=None, namespace=None, scopes=frozenset())
+"""The caller of a route that is open to all, where keys are asked for elsewhere."""

@@ -28,6 +28,14 @@ def listen_error(address: Address, error: OSError) -> LaterError:
     return LaterError(f"cannot listen on {address}: {error.strerror or error}; choose another")
 
 
+def no_keys_error(address: Address) -> LaterError:
+    """Return the error of a daemon that others could reach, and no caller could use."""
+    return LaterError(
+        f'cannot listen on {address} without keys: make one with "later keys create --scopes admin", '
+        "or set LATER_ROOT_KEY, or say --auth off"
+    )
+
+
 def log_not_listening(address: Address) -> None:
     log.warning("health address in use: going on without; --health names another", address=str(address))
 
@@ -35,13 +43,15 @@ def log_not_listening(address: Address) -> None:
 def log_listening(address: Address, bound: Sequence[Address], config: Config) -> None:
     """Log each numeric address that `address` was bound to; nothing if the command goes on without listening.
 
-    Callers from elsewhere may use names, so it is said which of them are allowed.
+    Without keys, callers from elsewhere may use some names only, so it is said which are allowed.
     """
     for numeric in bound:
         log.info("listening", url=f"{'http' if config.tls_cert is None else 'https'}://{numeric}")
-    if bound and not address.is_loopback:
+    if not bound or address.is_loopback:
+        return
+    if config.tls_cert is None and not config.behind_proxy:
+        log.warning("keys and tasks travel in clear: --tls-cert encrypts them; --behind-proxy says a proxy does")
+    if config.auth == "off":
         log.warning("listening beyond this machine: anyone who reaches this port can make calls", address=str(address))
-        if config.tls_cert is None and not config.behind_proxy:
-            log.warning("keys and tasks travel in clear: --tls-cert encrypts them; --behind-proxy says a proxy does")
         hosts = ", ".join(sorted({"localhost", address.host, *config.allow_hosts}))
         log.info("other host names are refused: --allow-host allows one", hosts=hosts)

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import structlog
@@ -33,7 +33,13 @@ from later.core.signing import KeyRing
 from later.daemon.certificates import read_server_certificate
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.lifecycle import wait_for_all
-from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
+from later.daemon.listen import (
+    listen_address,
+    listen_error,
+    log_not_listening,
+    may_skip_listening,
+    no_keys_error,
+)
 from later.daemon.signing_key import read_masters
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.aiohttp_client import AiohttpClient
@@ -47,7 +53,7 @@ from later.delivery.signer import Signer
 from later.metrics import Exposition, Metrics
 from later.option_types import Address
 from later.store.admission import write_limits
-from later.store.open import connect_store
+from later.store.open import Store, connect_store
 from later.store.schema import Execute
 from later.store.settings import StoreSettings
 from later.worker.ticker import Ticker, TickResult, start_tickers
@@ -57,6 +63,7 @@ log = structlog.get_logger("later.daemon")
 
 CLOCK_EVERY_MS = 1000
 POLICIES_EVERY_MS = 1000
+KEYS_EVERY_MS = 1000
 EVENT_LOOP_EVERY_MS = 500
 HEARTBEAT_EVERY_MS = 2000
 AUDIT_EVERY_MS = 1000
@@ -99,6 +106,7 @@ class Service:
         self._tickers = [
             build_ticker("clock", self.measure_clock, CLOCK_EVERY_MS),
             build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
+            build_ticker("keys", self.read_keys, KEYS_EVERY_MS),
             build_ticker("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
         ]
         if command in API_COMMANDS:
@@ -124,6 +132,7 @@ class Service:
         self._worker_started = False
         self._next_loop_measure: float | None = None
         """When (s, monotonic) the event loop should run `measure_event_loop` next."""
+        self._authorization = build_authorization(command, config, self._store, metrics)
         app = self._build_app(metrics, why_not_ready, exposition)
         self._certificate = read_server_certificate(config.tls_cert, config.tls_key)
         connections = ServerConnections(
@@ -144,10 +153,15 @@ class Service:
         config, worker = self._config, self._worker
         address = listen_address(self._command, config)
         own_hosts = set() if address is None else {address.host}
-        cross_site_protection = CrossSiteProtection(config.allow_hosts | own_hosts, config.allow_origins)
+        authorization = self._authorization
+        cross_site_protection = CrossSiteProtection(
+            config.allow_hosts | own_hosts,
+            config.allow_origins,
+            takes_any_host=lambda: not config.allow_hosts and authorization.asks_for_keys,
+        )
         if self._command not in API_COMMANDS:
             return build_health_app(
-                authorization=Authorization(),
+                authorization=authorization,
                 cross_site_protection=cross_site_protection,
                 metrics=metrics,
                 why_not_ready=why_not_ready,
@@ -161,7 +175,7 @@ class Service:
             remember_ms=config.remember_ms,
             max_pending_writes=config.max_pending_writes,
             lease_ms=config.lease_ms,
-            authorization=Authorization(),
+            authorization=authorization,
             cross_site_protection=cross_site_protection,
             why_not_ready=why_not_ready,
             exposition=exposition,
@@ -201,9 +215,28 @@ class Service:
 
     def decide_guard(self) -> str | None:
         """Turn the address guard on or off, and return why it is off. The store must be open."""
-        why_off = why_guard_is_off(self._config.guard, has_keys=False)
+        why_off = why_guard_is_off(self._config.guard, has_keys=self._authorization.asks_for_keys)
         self._guard.is_on = why_off is None
         return why_off
+
+    async def check_keys(self) -> None:
+        """Refuse to listen where others can call and nobody has a key, before anything is delivered.
+
+        A store that is away is waited for: the API answers 503 until its keys were read. A worker delivers all the
+        same: without a key, its metrics are closed.
+
+        Raises:
+            LaterError: there is no root key, and the store has never had a key.
+        """
+        address = listen_address(self._command, self._config)
+        if address is None or self._config.auth == "off":
+            return
+        with suppress(StoreDown):
+            await self._store.key_book.read()
+        if self._command in API_COMMANDS and not address.is_loopback and not self._authorization.has_had_keys:
+            raise no_keys_error(address)
+        if not self._authorization.has_keys:
+            log.warning("no API keys", detail='every call is refused: make one with "later keys create"')
 
     async def start_work(self) -> None:
         """Start the tickers and the worker."""
@@ -298,6 +331,12 @@ class Service:
         await asyncio.gather(self._store.policies.read(), self._store.signing.read())
         return TickResult(0, None)
 
+    async def read_keys(self, now: int) -> TickResult:
+        """Read the keys, and write when they were used."""
+        await self._store.key_book.read()
+        await self._store.key_book.write_uses()
+        return TickResult(0, None)
+
     async def send_heartbeat(self, now: int) -> TickResult:
         await self._store.stats.heartbeat(self._instance, (await self._store.time.now()).low)
         return TickResult(0, None)
@@ -343,4 +382,19 @@ def build_sender(
         guard=guard,
         refusals=RefusalReport(lambda why: metrics.callbacks_refused.labels(why).inc()),
         has_proxy=proxy is not None,
+    )
+
+
+def build_authorization(command: str, config: Config, store: Store, metrics: Metrics) -> Authorization:
+    """Return the check of keys that the options say. A worker's metrics stay open on loopback."""
+    address = listen_address(command, config)
+    is_loopback = address is None or address.is_loopback
+    if config.auth == "off" or (command not in API_COMMANDS and is_loopback):
+        return Authorization()
+    return Authorization(
+        store.key_book,
+        root_key=config.root_key,
+        is_optional=config.auth == "auto" and is_loopback,
+        count_denial=metrics.count_denial,
+        monotonic=time.monotonic,
     )

@@ -65,6 +65,7 @@ class SingleProcess:
         tasks = await self._service.open()
         if tasks is not None:
             log.info("store found", store=self._backing_store.description, tasks=tasks)
+        await self._service.check_keys()
         log_guard(self._service.decide_guard())
         start_tickers([self._store_ticker], self._metrics)
         await self._service.start_work()

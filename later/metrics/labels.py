@@ -8,6 +8,7 @@ from __future__ import annotations
 OUTCOMES = ("done", "busy", "failed", "gone")
 DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body", "address")
 HELD = ("no", "rate", "concurrency", "pause", "receiver", "origin")
+DENIAL_REASONS = ("no_key", "mistyped", "unknown", "ended", "scope", "namespace", "rate")
 REQUEUED_FROM = ("unack", "error")
 
 STATUS_CODES = ("408", "410", "429", "500", "502", "503", "504")

@@ -17,6 +17,7 @@ from later.metrics.http_requests import RequestMetrics
 from later.metrics.instruments import DurationHistogram, PlainCounter
 from later.metrics.labels import (
     DEATH_REASONS,
+    DENIAL_REASONS,
     FAILURE_CODES,
     HELD,
     OUTCOMES,
@@ -127,6 +128,9 @@ class Metrics:
         self.connections_refused = counter(
             "later_connections_refused", "Connections of clients that were closed at once: too many were open."
         )
+        self.api_denied = labelled_counter(
+            "later_api_denied", "Calls that were refused because of their key, by the reason.", ["reason"]
+        )
         self.pending_writes = gauge("later_pending_writes", "Tasks of requests that wait for the store.")
         self.tick_errors = labelled_counter("later_tick_errors", "Ticks that failed, by ticker.", ["ticker"])
         self.tick_last_success = gauge(
@@ -160,10 +164,13 @@ class Metrics:
             self.topic_dead,
             self.delivery_failures,
         )
-        for bucket in REQUEUED_FROM:
-            self.tasks_requeued.labels(bucket)
-        for why in REFUSAL_CAUSES:
-            self.callbacks_refused.labels(why)
+        for labelled, values in (
+            (self.api_denied, DENIAL_REASONS),
+            (self.tasks_requeued, REQUEUED_FROM),
+            (self.callbacks_refused, REFUSAL_CAUSES),
+        ):
+            for value in values:
+                labelled.labels(value)
 
     def add_ticker(self, name: str, last_success_at: Callable[[], float]) -> None:
         """Show a ticker from now on. `last_success_at` returns the Unix time (s) of its last success."""
@@ -176,6 +183,9 @@ class Metrics:
 
     def count_delivery_failure(self, topic: str, reason: str, status: int | None) -> None:
         self.delivery_failures.inc(topic, failure_code(reason, status))
+
+    def count_denial(self, reason: str) -> None:
+        self.api_denied.labels(reason).inc()
 
     def count_tick_error(self, ticker: str) -> None:
         self.tick_errors.labels(ticker).inc()

@@ -104,6 +104,7 @@ class ChildProcess:
         tasks = await service.open()
         if tasks is not None:
             await self._channel.call("store_open", tasks, timeout_s=START_TIMEOUT_S)
+        await service.check_keys()
         await self._channel.call("guard_decided", service.decide_guard(), timeout_s=START_TIMEOUT_S)
         await service.start_work()
         await service.listen_shared(addresses)

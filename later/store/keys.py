@@ -13,6 +13,9 @@
 |                         |        | `version:<v>` → itself, of the last versions                             |
 | `{later:topics}:ramps`  | zset   | topic → when it is at full speed again                                   |
 | `{later:topics}:origins` | zset | topic → when the last hold of one of its origins ends                   |
+| `{later:auth}:keys`     | hash   | API keys: id → what is kept of the key, as JSON, which is not the key    |
+|                         |        | itself; `version`: when any of them was changed last, in µs              |
+| `{later:auth}:used`     | hash   | id of an API key → when it was used last, to the minute                  |
 | `{later:auth}:audit`    | stream | the last 10,000 audit events, each as JSON in the field `event`          |
 | `later:origins:<t>`     | zset   | origin that asked for a pause → when its hold ends; 1,000 at most        |
 | `later:flow:<t>`        | hash   | the permits granted of a topic's rate and concurrency, if it has limits  |
@@ -118,6 +121,8 @@ class Keys:
         self.policy_changes = b"{%s:topics}:changes" % prefix.encode()
         self.ramps = b"{%s:topics}:ramps" % prefix.encode()
         self.held_origin_topics = b"{%s:topics}:origins" % prefix.encode()
+        self.api_keys = b"{%s:auth}:keys" % prefix.encode()
+        self.key_uses = b"{%s:auth}:used" % prefix.encode()
         self.audit_trail = b"{%s:auth}:audit" % prefix.encode()
         self.signing = b"{%s:auth}:signing" % prefix.encode()
         self._origin_holds_prefix = prefix.encode() + b":origins:"

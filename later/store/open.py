@@ -17,6 +17,7 @@ from later.store.dead_letters import DeadLetters
 from later.store.doctor import Doctor
 from later.store.edits import Edits
 from later.store.expiry import Expiry
+from later.store.key_book import KeyBook
 from later.store.keys import Keys
 from later.store.lookup import Lookup
 from later.store.origin_holds import OriginHolds
@@ -51,6 +52,7 @@ class Store:
     permits: Permits
     origin_holds: OriginHolds
     policies: PolicyBook
+    key_book: KeyBook
     audit_trail: AuditTrail
     signing: SigningBook
     scanner: Scanner
@@ -83,6 +85,7 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
         permits=Permits(client, keys, instance),
         origin_holds=OriginHolds(client, keys),
         policies=PolicyBook(client, keys, policy, clock.monotonic),
+        key_book=KeyBook(client, keys, clock.monotonic),
         audit_trail=AuditTrail(client, keys, clock),
         signing=SigningBook(client, keys, clock.monotonic, time.now),
         scanner=Scanner(client, keys),

@@ -18,6 +18,7 @@ from later.store.client import Client
 from later.store.codec import pairs
 from later.store.keys import Keys
 from later.store.scripts import Argument
+from later.store.shared_read import SharedRead
 
 FRESH_S = 1.5
 """Policies read longer ago are read again before they are used: a change takes effect within two seconds."""
@@ -45,20 +46,18 @@ class PolicyBook:
         self.held_origin_topics: Mapping[str, int] = {}
         """Topics of which an origin is held, and when (ms) the last of these holds ends."""
         self._read_at = -FRESH_S
-        self._reading: asyncio.Task[None] | None = None
+        self._shared_read = SharedRead(self._read)
         self._changing = asyncio.Lock()
 
     async def current(self) -> Policies:
         """Return policies read within `FRESH_S`. Raises StoreDown if they must be read, and cannot be."""
         if self._monotonic() - self._read_at >= FRESH_S:
-            await self._share_read()
+            await self._shared_read.share()
         return self.latest
 
     async def read(self) -> Policies:
         """Return the policies as they are set now. Raises StoreDown."""
-        if self._reading is not None:
-            await asyncio.wait([self._reading])  # it may have read before a change
-        await self._share_read()
+        await self._shared_read.renew()
         return self.latest
 
     async def change(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> Policies:
@@ -88,19 +87,6 @@ class PolicyBook:
                 if await self._client.execute("set_policy", scripts.SET_POLICY.call(self._keys, arguments)) >= 0:
                     return await self.read()
             raise Conflict("the policies changed each time they were looked at: try again")
-
-    async def _share_read(self) -> None:
-        """Share one read among all that want one now: otherwise, if the store hangs, each waits for those before it."""
-
-        def finish(reading: asyncio.Task[None]) -> None:
-            self._reading = None
-            if not reading.cancelled():
-                reading.exception()  # mark it as retrieved: perhaps no caller waits any more
-
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read())
-            self._reading.add_done_callback(finish)
-        await asyncio.shield(self._reading)
 
     async def _read(self) -> None:
         asked_at = self._monotonic()

@@ -19,9 +19,6 @@ class NamedCallers(Authorization):
     The key `operator` is bound to none.
     """
 
-    def __init__(self) -> None:
-        """Do without a book of keys."""
-
     async def admit(self, request: web.BaseRequest, scope: Scope | NoScope) -> Caller:
         key = request.headers.get("Authorization")
         if key is None:

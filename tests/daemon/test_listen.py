@@ -10,17 +10,23 @@ from later.daemon.listen import log_listening
 from later.option_types import Address
 
 
-def test_a_daemon_that_others_reach_says_by_which_names() -> None:
+def test_a_daemon_without_keys_that_others_reach_says_by_which_names() -> None:
     with capture_logs() as events:
-        config = load("up", {"allow_host": "later"}, {})
+        config = load("up", {"allow_host": "later", "auth": "off"}, {})
         log_listening(Address("later.internal", 8080), [Address("10.0.0.5", 8080)], config)
     assert [event["event"].partition(":")[0] for event in events] == [
         "listening",
-        "listening beyond this machine",
         "keys and tasks travel in clear",
+        "listening beyond this machine",
         "other host names are refused",
     ]
     assert events[-1]["hosts"] == "later, later.internal, localhost"
+
+
+def test_a_daemon_with_keys_says_nothing_of_names() -> None:
+    with capture_logs() as events:
+        log_listening(Address("0.0.0.0", 0), [Address("0.0.0.0", 8080)], load("up", {"behind_proxy": "on"}, {}))
+    assert [event["event"] for event in events] == ["listening"]
 
 
 @pytest.mark.parametrize("flags", [{"behind_proxy": "on"}, {"tls_cert": "a.pem"}])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 
 import click
 
 from later.cli.exit import ExitStatus, exit_code
 from later.cli.options import config_options, examples
+from later.cli.root_key import read_root_key
 from later.cli.store_access import load_config
 
 
@@ -43,7 +45,7 @@ def worker(**flags: str | None) -> ExitStatus:
 
 
 def _run_daemon(command: str, flags: Mapping[str, str | None]) -> ExitStatus:
-    config = load_config(command, flags)
+    config = read_root_key(load_config(command, flags), os.environ)
     # Imported here, because the supervisor of several processes needs none of the modules that serve in its children.
     runner = importlib.import_module("later.daemon.single" if config.processes == 1 else "later.processes.supervisor")
     return ExitStatus(exit_code(lambda: runner.run(command, config)), immediate=True)

@@ -1,0 +1,157 @@
+"""The API keys as this process knows them: read again each second, changed one at a time.
+
+The store never holds a key, only its digest. Nothing is judged by keys that were read too long ago: a key that is
+revoked is refused within 2.5 seconds, and while the store is away no key is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from later.core.api_keys import ApiKey, Scope
+from later.core.errors import Conflict
+from later.core.key_set import KeySet
+from later.store import scripts
+from later.store.client import Client
+from later.store.codec import pairs
+from later.store.keys import Keys
+from later.store.scripts import Argument
+from later.store.shared_read import SharedRead
+
+FRESH_S = 1.5
+"""Keys read longer ago are read again before one is judged."""
+MAX_STARTS = 20
+"""How often a change starts over because another one was made in the meantime."""
+MINUTE_MS = 60_000
+
+
+class StoredKey(msgspec.Struct, frozen=True):
+    """A key as JSON in the store, under its id."""
+
+    digest: str
+    name: str
+    namespace: str | None
+    scopes: list[str]
+    created_at: int
+    expires_at: int | None
+    rate: float | None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(StoredKey).decode
+
+
+class KeyBook:
+    """Reads and changes the keys, and writes when each was used. `monotonic` returns seconds."""
+
+    def __init__(self, client: Client, keys: Keys, monotonic: Callable[[], float]) -> None:
+        self._client = client
+        self._keys = [keys.api_keys, keys.key_uses]
+        self._monotonic = monotonic
+        self.latest = KeySet()
+        """The keys as they were read last."""
+        self._version: int | None = None
+        self._read_at = -FRESH_S
+        self._store_time = 0
+        """The store's time (ms) at the last read."""
+        self._shared_read = SharedRead(self._read)
+        self.used = set[str]()
+        """Ids of keys that were used since `write_uses` was called last."""
+        self._minutes_written: dict[str, int] = {}
+
+    @property
+    def is_read(self) -> bool:
+        """True if the keys were ever read."""
+        return self._version is not None
+
+    async def current(self) -> KeySet:
+        """Return keys read within `FRESH_S`. Raises StoreDown if they must be read, and cannot be."""
+        if self._monotonic() - self._read_at >= FRESH_S:
+            await self._shared_read.share()
+        return self.latest
+
+    async def read(self) -> KeySet:
+        """Return the keys as they are now. Raises StoreDown."""
+        await self._shared_read.renew()
+        return self.latest
+
+    def now(self) -> int:
+        """Return the store's time (ms) by the last read, which is precise enough for the end of a key."""
+        return self._store_time + int((self._monotonic() - self._read_at) * 1000)
+
+    async def change(self, decide: Callable[[KeySet, int], Mapping[str, ApiKey | None]]) -> None:
+        """Write the keys that `decide` returns, by their ids, and remove those that are None.
+
+        `decide` gets the keys that the change is made from, and the store's time (ms). If others are changed meanwhile,
+        it decides again.
+
+        Raises:
+            Conflict: another change was made in the meantime each time.
+            StoreDown: whether the keys were changed is not known.
+            LaterError: an error of `decide`.
+        """
+        for _ in range(MAX_STARTS):
+            known = await self.read()
+            arguments: list[Argument] = [self._version or 0]
+            for id, key in decide(known, self.now()).items():
+                arguments += [id, b"" if key is None else _encode(_as_stored(key))]
+            if await self._client.execute("set_keys", scripts.SET_KEYS.call(self._keys, arguments)) >= 0:
+                await self.read()
+                return
+        raise Conflict("the keys changed each time they were looked at: try again")
+
+    async def write_uses(self) -> None:
+        """Write when the keys were used that are in `used`: each once a minute at most. Raises StoreDown."""
+        used, self.used = self.used, set()
+        minute = self.now() // MINUTE_MS
+        uses: list[Argument] = []
+        for id in used:
+            if id in self.latest.keys and self._minutes_written.get(id) != minute:
+                uses += [id, minute * MINUTE_MS]
+        if uses:
+            await self._client.execute("write_key_uses", ("HSET", self._keys[1], *uses))
+            self._minutes_written = {
+                **{id: at for id, at in self._minutes_written.items() if id in self.latest.keys},
+                **{str(id): minute for id in uses[::2]},
+            }
+
+    async def last_uses(self) -> dict[str, int]:
+        """Return when (ms, to the minute) each key was used last, by its id. Raises StoreDown."""
+        answer = await self._client.execute("key_uses", ("HGETALL", self._keys[1]))
+        return {id.decode(): int(at) for id, at in answer.items()}
+
+    async def _read(self) -> None:
+        asked_at = self._monotonic()
+        known = "" if self._version is None else self._version
+        command = scripts.KEYS_SINCE.call(self._keys[:1], [known])
+        version, store_time, is_changed, *records = await self._client.execute("keys_since", command)
+        if is_changed:
+            keys = [_parse_record(id.decode(), record) for id, record in pairs(records)]
+            has_had_keys = version > 0 or self.latest.has_had_keys  # a store that has lost its data opens no door
+            self.latest = KeySet([key for key in keys if key is not None], has_had_keys=has_had_keys)
+        self._version, self._store_time, self._read_at = version, store_time, asked_at
+
+
+def _as_stored(key: ApiKey) -> StoredKey:
+    scopes = [scope.value for scope in Scope if scope in key.scopes]
+    return StoredKey(key.digest, key.name, key.namespace, scopes, key.created_at, key.expires_at, key.rate)
+
+
+def _parse_record(id: str, record: bytes) -> ApiKey | None:
+    """Return a key, without the scopes that this version does not know; None if it cannot be read: it opens nothing."""
+    try:
+        stored = _decode(record)
+    except msgspec.MsgspecError:
+        return None
+    return ApiKey(
+        id=id,
+        digest=stored.digest,
+        name=stored.name,
+        namespace=stored.namespace,
+        scopes=frozenset(scope for scope in Scope if scope in stored.scopes),
+        created_at=stored.created_at,
+        expires_at=stored.expires_at,
+        rate=stored.rate,
+    )

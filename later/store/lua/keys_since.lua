@@ -1,0 +1,22 @@
+-- keys_since: read the API keys if they have changed since a version. Read only.
+--
+-- KEYS: the keys
+-- ARGV: the version that is known ('' for none)
+-- Returns {version (0: there has never been a key), the time in ms, 1 if all keys follow, id, record, ...}
+local keys = KEYS[1]
+
+local time = redis.call('TIME')
+local version = redis.call('HGET', keys, 'version') or '0'
+local answer = {tonumber(version), time[1] * 1000 + math.floor(time[2] / 1000), 1}
+if ARGV[1] == version then
+  answer[3] = 0
+  return answer
+end
+local all = redis.call('HGETALL', keys)
+for i = 1, #all, 2 do
+  if all[i] ~= 'version' then
+    answer[#answer + 1] = all[i]
+    answer[#answer + 1] = all[i + 1]
+  end
+end
+return answer
