@@ -47,7 +47,7 @@ from tests.builders import NOW, a_task
 from tests.receivers import PolicySender, a_sender
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 DOCUMENTS += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "deploy").glob("*.md"))]
 CHANGELOG = ROOT / "CHANGELOG.md"
 """Links only: its entries also have names that exist no more."""

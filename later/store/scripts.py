@@ -25,6 +25,10 @@ class Script(NamedTuple):
     def call(self, keys: Sequence[bytes], arguments: Sequence[Argument]) -> Command:
         return ("EVALSHA", self.sha, len(keys), *keys, *arguments)
 
+    def read(self, keys: Sequence[bytes], arguments: Sequence[Argument]) -> Command:
+        """Return the call of a script that writes nothing, for a user that may read these keys, but not write them."""
+        return ("EVALSHA_RO", self.sha, len(keys), *keys, *arguments)
+
 
 _FOLDER = files("later.store") / "lua"
 PRELUDE = (_FOLDER / "prelude.lua").read_text("utf-8")

@@ -62,7 +62,7 @@ class SigningBook:
         """Return the secrets as they are now. Raises StoreDown."""
         asked_at = self._monotonic()
         known = "" if self._version is None else self._version
-        command = scripts.SIGNING_SINCE.call(self._keys, [known])
+        command = scripts.SIGNING_SINCE.read(self._keys, [known])
         version, *found = await self._client.execute("signing", command)
         if asked_at >= self._read_at:  # otherwise a later read was answered first
             if version != self._version:

@@ -25,7 +25,7 @@ from tests.servers import shared_server
 
 STORE = Path(later.__file__).parent / "store"
 DAEMONS = ("later", "later-api", "later-worker")
-CONNECTION = {"ping", "select", "client|setname", "evalsha", "script|load"}
+CONNECTION = {"ping", "select", "client|setname", "evalsha", "evalsha_ro", "script|load"}
 """What redis-py and the client need, whatever the verb."""
 API_KEYS = b"{later:auth}:keys"
 OPERATOR_ONLY = {"config|get", "scan", "hscan", "xrange"}
