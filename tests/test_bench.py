@@ -36,6 +36,7 @@ from scripts.bench.rows.sweep import SWEEP
 from scripts.bench.runs import measure_row
 from scripts.bench.stores import DURABILITIES
 from tests.bench_environment import an_environment
+from tests.cases import each_case
 
 REFERENCE = "reference"
 
@@ -89,9 +90,7 @@ def two_lines(*targets: Target) -> RowResult:
 # Results
 
 
-@pytest.mark.parametrize(
-    ("percent", "value"), [(0, 1), (1, 1), (50, 50), (50.5, 51), (99, 99), (99.1, 100), (100, 100)]
-)
+@each_case(("percent", "value"), [(0, 1), (1, 1), (50, 50), (50.5, 51), (99, 99), (99.1, 100), (100, 100)])
 def test_a_percentile_is_by_nearest_rank(percent: float, value: float) -> None:
     assert percentile(range(1, 101), percent) == value
 
@@ -105,7 +104,7 @@ def test_a_ratio_compares_medians() -> None:
     assert measured.lines[1].ratio(measured.lines[0]) == 0.75
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("target", "is_met"),
     [
         (ShareOfReference(0.75), True),
@@ -121,7 +120,7 @@ def test_the_median_decides_whether_a_target_is_met(target: Target, is_met: bool
     assert target.is_met(measured.lines[1], measured.lines[:1]) is is_met
 
 
-@pytest.mark.parametrize("target", [NeverEarly(), AlwaysZero("twice")])
+@each_case("target", [NeverEarly(), AlwaysZero("twice")])
 def test_one_early_or_duplicate_delivery_misses_the_target(target: Target) -> None:
     good: Sample = {"earliest": 0.1, "twice": 0}
     bad: Sample = {"earliest": -0.1, "twice": 1}
@@ -332,7 +331,7 @@ def test_quick_is_one_run_without_persistence() -> None:
     assert parse_options(["--quick", "--runs", "2", "--durability", "always"]).runs == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [["--only", "nothing"], ["--runs", "0"], ["--durability", "some"], ["--server", "/no/such"], ["--plot", "a.svg"]],
 )

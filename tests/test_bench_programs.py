@@ -29,6 +29,7 @@ from scripts.bench.rows.memory import CASES, Case, measure_memory
 from scripts.bench.runs import measure_row
 from scripts.bench.stores import run_store
 from tests.bench_environment import an_environment
+from tests.cases import each_case
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_missing_callbacks_are_an_error(receiver: Receiver) -> None:
         receiver.wait_for_arrivals(3, 0.01)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("head", "length"),
     [(b"http/1.1 200 ok\r\ncontent-length: 12\r\nx: y", 12), (b"http/1.1 204 no\r\ncontent-length:0", 0), (b"", 0)],
 )

@@ -12,6 +12,7 @@ import pytest
 from scripts.call_path import Entry, measure
 from scripts.code_measures import cut_docstrings
 from scripts.code_measures import measure as measure_files
+from tests.cases import each_case
 
 SOURCE = '''
 """A module. It mentions _used_once."""
@@ -51,7 +52,7 @@ def test_helpers_class_names_and_docstrings_are_measured(tmp_path: Path) -> None
     assert measures.files_by_folder == {str(tmp_path): 1}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "docstring",
     ["A sentence.", "An example::\n\n    code\n\nIts end.", "See https://example.org/a", "Return `x`\n\n| a | b |", ""],
 )

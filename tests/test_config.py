@@ -13,6 +13,7 @@ from later.config import ALL_COMMANDS, OPTIONS, Config, Option, load
 from later.core.errors import ConfigError
 from later.core.policy import Ack, DelayMode, Policy
 from later.option_types import Address, mask_url
+from tests.cases import each_case
 
 NAMES = [option.name for option in OPTIONS]
 
@@ -175,14 +176,14 @@ def test_the_defaults_are_as_documented() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_each_sample_is_read(name: str) -> None:
     option = find_option(name)
     for text, value in SAMPLES[name]:
         assert value_of(option, load(a_command_with(option), {option.key: text}, {})) == value
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_precedence_is_flag_environment_file_default(name: str) -> None:
     option, ((flag, by_flag), (variable, by_variable), (line, by_file)) = find_option(name), SAMPLES[name]
     command = a_command_with(option)
@@ -251,7 +252,7 @@ def test_the_flag_or_the_environment_names_the_file() -> None:
     assert load_config().tick_ms == 3000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message"),
     [
         ("tik = 1", "later.toml: unknown option 'tik'"),
@@ -274,7 +275,7 @@ def test_an_error_in_the_file_names_the_key(text: str, message: str) -> None:
     assert load_error() == message
 
 
-@pytest.mark.parametrize("text", ["tick = inf", "tick = nan", "tick ="])
+@each_case("text", ["tick = inf", "tick = nan", "tick ="])
 def test_invalid_toml_is_an_error_of_one_line(text: str) -> None:
     write_file(text)
     assert "later.toml" in load_error()
@@ -298,7 +299,7 @@ STORE_URL = "expected a redis://, rediss:// or unix:// URL"
 HTTP_URL = "expected an http or https URL with a host and without user:password@"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "text", "message"),
     [
         ("tick", "0", f"{AT_LEAST} 0.01 s"),
@@ -408,7 +409,7 @@ def test_an_error_shortens_a_long_value() -> None:
     assert len(load_error(listen="x" * 5000)) < 300
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "redis://:hunter2@a:b/0",
@@ -495,7 +496,7 @@ def test_health_is_given_if_any_source_sets_it() -> None:
     assert load_config("worker").health_given
 
 
-@pytest.mark.parametrize("command", sorted(ALL_COMMANDS))
+@each_case("command", sorted(ALL_COMMANDS))
 def test_every_default_can_be_written_into_a_file(command: str) -> None:
     options = [o for o in OPTIONS if o.default is not None and o.name not in ("redis", "data", "health")]
     before = load_config(command)

@@ -44,6 +44,7 @@ from later.core.retry import OutcomeKind
 from later.metrics import Metrics
 from later.store.url import PASSWORD, PASSWORD_FILE
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.receivers import PolicySender, a_sender
 
 ROOT = Path(__file__).parent.parent
@@ -100,7 +101,7 @@ SCHEMAS: dict[str, list[type[msgspec.Struct]]] = {
 """The answers that each section of answers.md explains."""
 
 
-@pytest.mark.parametrize("section", SCHEMAS)
+@each_case("section", SCHEMAS)
 def test_every_field_of_an_answer_is_documented_and_no_other(section: str) -> None:
     fields = {field for schema in SCHEMAS[section] for field in schema.__struct_fields__}
     assert {*names_in_first_column(section_text(section, ANSWERS))} == fields
@@ -119,9 +120,7 @@ def test_every_exported_metric_is_documented_with_its_type_and_no_other() -> Non
     assert dict(re.findall(r"^\| `((?:later|process)_\w+)` \| (\w+)", METRICS, re.MULTILINE)) == exported_metrics()
 
 
-@pytest.mark.parametrize(
-    "document", [*DOCUMENTS, RULES, RULES.with_name("rules_test.yml")], ids=lambda path: str(path.relative_to(ROOT))
-)
+@each_case("document", [*DOCUMENTS, RULES, RULES.with_name("rules_test.yml")])
 def test_every_named_metric_exists(document: Path) -> None:
     histograms = {name for name, kind in exported_metrics().items() if kind == "histogram"}
     parts = {name + part for name in histograms for part in ("_bucket", "_count", "_sum")}
@@ -301,7 +300,7 @@ def test_json_in_examples_is_valid(document: Path) -> None:
         json.loads(example)
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, CHANGELOG], ids=lambda path: str(path.relative_to(ROOT)))
+@each_case("document", [*DOCUMENTS, CHANGELOG])
 def test_every_link_leads_somewhere(document: Path) -> None:
     for file, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", document.read_text()):
         target = (document.parent / file) if file else document

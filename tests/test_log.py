@@ -13,6 +13,7 @@ import structlog
 
 from later.core.audit_event import AUDIT_LOGGER
 from later.log import HIDDEN, bare_url, setup
+from tests.cases import each_case
 
 
 class Terminal(io.StringIO):
@@ -89,7 +90,7 @@ def test_an_exception_is_text_in_one_line_without_local_variables() -> None:
     assert "the secret" not in line["exception"]
 
 
-@pytest.mark.parametrize("format", ["json", "console"])
+@each_case("format", ["json", "console"])
 def test_contents_headers_bodies_passwords_and_queries_are_never_written(format: str) -> None:
     stream = io.StringIO()
     log = logger(stream, format)
@@ -151,7 +152,7 @@ def test_a_log_that_cannot_be_written_raises_nothing() -> None:
     logging.getLogger("asyncio").warning("lost too")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "bare"),
     [
         ("http://a:1/b?c=d", "http://a:1/b"),

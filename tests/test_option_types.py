@@ -21,6 +21,7 @@ from later.option_types import (
     origins,
     parse_duration_ms,
 )
+from tests.cases import each_case
 
 
 @given(integers(0, MAX_DURATION_MS))
@@ -28,7 +29,7 @@ def test_a_duration_literal_is_read_as_the_same_duration(ms: int) -> None:
     assert parse_duration_ms(duration_literal(ms / 1000)) == ms
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option_type", "text", "value"),
     [
         (duration_s, "1.5m", 90),
@@ -48,7 +49,7 @@ def test_a_choice_of_an_enum_is_read_as_its_member() -> None:
     assert choice(*Ack)("code") is Ack.CODE
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option_type", "text", "expected"),
     [
         (duration_s, "soon", "a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
@@ -66,7 +67,7 @@ def test_an_error_says_what_the_type_takes(option_type: OptionType, text: str, e
     assert str(caught.value) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "shown"),
     [
         ("redis://me:hunter2@a:6379/0", "redis://***@a:6379/0"),
@@ -80,15 +81,13 @@ def test_a_url_is_masked(url: str, shown: str) -> None:
     assert mask_url(url) == shown
 
 
-@pytest.mark.parametrize(
-    "text", ["", ",", "a,", "a:80", "http://a", "a b", "ä", "a/b", "*", "*.a", ".a", "a..b", "[::1]", "a" * 64]
-)
+@each_case("text", ["", ",", "a,", "a:80", "http://a", "a b", "ä", "a/b", "*", "*.a", ".a", "a..b", "[::1]", "a" * 64])
 def test_a_text_that_is_no_host_name_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a host's name without a port"):
         host_names(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text", ["", "a", "a:80", "ftp://a", "http://", "http://a/", "http://a,", "http://u@a", "http://a?x", "null", "*"]
 )
 def test_a_text_that_is_no_origin_is_refused(text: str) -> None:

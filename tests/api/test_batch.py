@@ -25,6 +25,7 @@ from tests.api.api_fixture import (
 )
 from tests.api.states import STATES, put_all_states, put_task
 from tests.builders import NOW
+from tests.cases import each_case
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 DELAY_ERROR = {"status": 400, "detail": "delay: expected a number of seconds ≥ 0, got -5", "field": "delay"}
@@ -100,15 +101,15 @@ class TestCreate:
 
 
 class TestBodies:
-    @pytest.mark.parametrize("path", BATCHES)
-    @pytest.mark.parametrize(("body", "headers"), [(b"[]", {}), (b" [ ]\n", {}), (b"", NDJSON), (b"\n \n", NDJSON)])
+    @each_case("path", BATCHES)
+    @each_case(("body", "headers"), [(b"[]", {}), (b" [ ]\n", {}), (b"", NDJSON), (b"\n \n", NDJSON)])
     async def test_an_empty_batch_has_no_results(
         self, api: ApiFixture, path: str, body: bytes, headers: dict[str, str]
     ) -> None:
         status, answer = await api.post(path, body, headers=headers)
         assert (status, answer.pop("results"), set(answer.values())) == (200, [], {0})
 
-    @pytest.mark.parametrize("content_type", ["application/x-ndjson", "Application/X-NDJSON; charset=utf-8"])
+    @each_case("content_type", ["application/x-ndjson", "Application/X-NDJSON; charset=utf-8"])
     async def test_ndjson_is_accepted_like_an_array(self, api: ApiFixture, content_type: str) -> None:
         lines = b'\n{"id": "a"}\r\n\n  \n{"id": NaN}\n{"id": "b"} {"id": "c"}\n{"id": "d"}'
         _, answer = await api.post("/query/batch", lines, headers={"Content-Type": content_type})
@@ -148,8 +149,8 @@ class TestBodies:
             ],
         )
 
-    @pytest.mark.parametrize("path", BATCHES)
-    @pytest.mark.parametrize(
+    @each_case("path", BATCHES)
+    @each_case(
         ("body", "detail"),
         [
             (b"", NOT_AN_ARRAY),
@@ -162,14 +163,13 @@ class TestBodies:
             (b"[tru]", "expected a JSON array: Expecting value: line 1 column 2 (char 1)"),
             (b"[" * 100_000, "expected a JSON array, got it nested too deeply"),
         ],
-        ids=range(9),
     )  # fmt: skip
     async def test_a_body_that_is_not_an_array_is_refused(
         self, api: ApiFixture, path: str, body: bytes, detail: str
     ) -> None:
         assert await api.post(path, body) == bad_request(detail)
 
-    @pytest.mark.parametrize("path", BATCHES)
+    @each_case("path", BATCHES)
     async def test_ten_thousand_items_are_accepted_and_no_more(self, api: ApiFixture, path: str) -> None:
         refusal = too_large("expected at most 10000 items, got more")
         for count in (10_000, 10_001):
@@ -182,13 +182,13 @@ class TestBodies:
         _, answer = await api.post("/create/batch", create_bodies(*map(str, range(10_000))))
         assert (answer["created"], len(answer["results"])) == (10_000, 10_000)
 
-    @pytest.mark.parametrize("path", BATCHES)
+    @each_case("path", BATCHES)
     async def test_millions_of_items_are_never_held_in_memory(self, api: ApiFixture, path: str) -> None:
         body = b"[" + b"{}," * 1_000_000 + b"{}]"
         async with api.http.post(path, data=BytesIO(body)) as response:
             assert response.status == 413
 
-    @pytest.mark.parametrize("path", BATCHES)
+    @each_case("path", BATCHES)
     async def test_more_than_16_mebibytes_are_413(self, api: ApiFixture, path: str) -> None:
         async with api.http.post(path, data=BytesIO(b" " * (16 * 1024 * 1024 + 1))) as response:
             answer = response.status, await response.json(content_type=None)
@@ -217,13 +217,13 @@ class TestDryRun:
         _, answer = await api.post("/create/batch", batch)
         assert preview["results"][0]["warning"] == answer["results"][0]["warning"]
 
-    @pytest.mark.parametrize("path", ["/create/batch", "/create/batch?dry_run=true"])
+    @each_case("path", ["/create/batch", "/create/batch?dry_run=true"])
     async def test_a_header_that_imitates_one_of_ours_is_refused(self, api: ApiFixture, path: str) -> None:
         _, answer = await api.post(path, [{**MINIMAL, "headers": {"Webhook_Id": "x"}}])
         detail = 'headers: expected a header of your own, got "Webhook_Id", which later sets'
         assert answer["results"] == [{"error": {"status": 400, "detail": detail, "field": "headers"}}]
 
-    @pytest.mark.parametrize("path", ["/create/batch?dry_run=", "/delete/batch?pending="])
+    @each_case("path", ["/create/batch?dry_run=", "/delete/batch?pending="])
     async def test_a_switch_is_true_or_false(self, api: ApiFixture, path: str) -> None:
         status, answer = await api.post(path + "yes", [])
         assert (status, answer["field"]) == (400, path.partition("?")[2][:-1])
@@ -276,7 +276,7 @@ class TestQueryAndDelete:
         _, again = await api.post("/create/batch", create_bodies("z"))
         assert again["existing"] == 1
 
-    @pytest.mark.parametrize("query", ["", "?pending=true"])
+    @each_case("query", ["", "?pending=true"])
     async def test_a_delete_says_which_tasks_were_in_flight(self, api: ApiFixture, query: str) -> None:
         for state in ("delay", "unack", "error"):
             await put_task(api, state)
@@ -323,7 +323,7 @@ class TestUnavailableShard:
             _, deleted = await api.post("/delete/batch", ids)
             assert (deleted["deleted"], deleted["failed"], deleted["results"][1]) == (1, 1, failed)
 
-    @pytest.mark.parametrize("path", BATCHES)
+    @each_case("path", BATCHES)
     async def test_a_batch_without_any_success_is_503(self, path: str) -> None:
         async with serve_api(shards=2) as api:
             _, down = id_per_shard(api)
@@ -359,7 +359,7 @@ class TestUnavailableShard:
 
 
 class TestDeleteDryRun:
-    @pytest.mark.parametrize("query", ["", "&pending=true"])
+    @each_case("query", ["", "&pending=true"])
     async def test_it_answers_as_the_delete_would_and_changes_nothing(self, query: str) -> None:
         async with serve_api(shards=2) as api:
             await put_all_states(api)
@@ -370,7 +370,7 @@ class TestDeleteDryRun:
             assert await api.post(f"/delete/batch?dry_run=false{query}", ids) == preview
             assert (await api.post("/query/batch", ids))[1]["found"] == (1 if query else 0)
 
-    @pytest.mark.parametrize(("query", "ended", "missing"), [("", 1, 0), ("&pending=true", 0, 1)])
+    @each_case(("query", "ended", "missing"), [("", 1, 0), ("&pending=true", 0, 1)])
     async def test_an_ended_id_stays_remembered(self, api: ApiFixture, query: str, ended: int, missing: int) -> None:
         shard = api.keys.shard_of("c")
         await api.client.execute("open", ("ZADD", shard.done, NOW + 1000, pack_id("c")))

@@ -17,6 +17,7 @@ from later.api.routes import ROUTES
 from later.metrics import Exposition, Metrics
 from tests.api.api_fixture import MINIMAL, ApiFixture, DaemonServer, serve_api
 from tests.api.test_routes import example_path
+from tests.cases import each_case
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 ELSEWHERE = [
@@ -45,7 +46,7 @@ async def status_of(api: ApiFixture, method: str, path: str, headers: dict[str, 
         return response.status
 
 
-@pytest.mark.parametrize("headers", ELSEWHERE)
+@each_case("headers", ELSEWHERE)
 async def test_a_page_of_another_origin_creates_nothing(api: ApiFixture, headers: dict[str, str]) -> None:
     await api.post("/create", {**MINIMAL, "id": "a"})
     paths = {example_path(route) for route in api.http.app[ROUTES] if not route.is_health}
@@ -65,7 +66,7 @@ async def test_the_same_calls_of_a_program_are_answered(api: ApiFixture) -> None
         assert await status_of(api, route.method, example_path(route), {}) != 403
 
 
-@pytest.mark.parametrize(
+@each_case(
     "headers",
     [
         {"Sec-Fetch-Site": "same-origin", "Origin": "http://127.0.0.1:{port}"},
@@ -137,7 +138,7 @@ async def test_a_foreign_host_is_refused(named_api: ApiFixture) -> None:
                 assert (answer[1]["type"], answer[1]["field"]) == ("/problems/cross-site", "Host")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "headers", "status"),
     [
         ("GET /topics HTTP/1.1", [], 400),
@@ -194,7 +195,7 @@ async def test_the_health_server_of_a_worker_is_protected_too() -> None:
                     assert response.status == status
 
 
-@pytest.mark.parametrize("path", ["/topics/x/pause", "/topics/x/resume", "/topics/x/purge", "/run-now", "/delete"])
+@each_case("path", ["/topics/x/pause", "/topics/x/resume", "/topics/x/purge", "/run-now", "/delete"])
 async def test_a_callback_to_a_call_of_ours_changes_nothing(api: ApiFixture, path: str) -> None:
     await api.post("/create", {**MINIMAL, "topic": "x", "id": "a"})
     status, problem = await api.post(path, {"id": "a", "topic": "x", "content": ""})
@@ -204,7 +205,7 @@ async def test_a_callback_to_a_call_of_ours_changes_nothing(api: ApiFixture, pat
     assert (await api.get("/topics/x/policy"))[1] == {}
 
 
-@pytest.mark.parametrize("body", [b"", b" ", b"{}"])
+@each_case("body", [b"", b" ", b"{}"])
 async def test_pause_and_resume_take_no_fields(api: ApiFixture, body: bytes) -> None:
     assert await api.post("/topics/x/pause", body) == (200, {"topic": "x", "paused": True})
     assert await api.post("/topics/x/resume", body) == (200, {"topic": "x", "paused": False})

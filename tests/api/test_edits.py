@@ -18,6 +18,7 @@ from later.store import cursor, dead_letters
 from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, create_result, ok, refusals, serve_api
 from tests.api.states import DIED_AT, LAST_FAILURE, STATES, put_all_states, put_task
 from tests.builders import NOW
+from tests.cases import each_case
 
 NO_TASK = "no task has the id 'a'"
 NOW_S = NOW // 1000
@@ -88,7 +89,7 @@ WRONG_UPDATES: list[tuple[dict[str, Any], str]] = [
 
 
 class TestUpdate:
-    @pytest.mark.parametrize("state", ["delay", "error"])
+    @each_case("state", ["delay", "error"])
     async def test_it_answers_as_a_query_does(self, api: ApiFixture, state: str) -> None:
         await put_task(api, state)
         answer = await api.post("/update", {"id": state, "content": "other", "headers": {"X-B": "b"}, "retry": 7})
@@ -110,14 +111,14 @@ class TestUpdate:
         _, task = await api.post("/update", {"id": "delay", "execute_time": NOW_S + 60})
         assert (task["due_at"], task["execute_time"]) == ("2027-01-15T08:01:00.000Z", NOW_S + 60)
 
-    @pytest.mark.parametrize("due_at", ["2027-01-15T08:01:00.007Z", "2027-01-15T09:01:00.007+01:00"])
+    @each_case("due_at", ["2027-01-15T08:01:00.007Z", "2027-01-15T09:01:00.007+01:00"])
     async def test_a_due_time_of_an_answer_can_be_sent_back(self, api: ApiFixture, due_at: str) -> None:
         await put_task(api, "delay")
         _, task = await api.post("/update", {"id": "delay", "execute_time": due_at, "retry": 5.0})
         assert (task["due_at"], task["max_retry"]) == ("2027-01-15T08:01:00.007Z", 5)
         assert (await api.post("/update", {"id": "delay", "execute_time": task["due_at"]}))[1] == task
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("state", "detail"),
         [
             ("unack", "task 'unack' is in flight: it can be edited if its delivery fails, or deleted now"),
@@ -154,7 +155,7 @@ class TestUpdate:
         body = {"id": "delay", "delay": None, "content": None, "callback": None, "headers": None, "execute_time": None}
         assert await api.post("/update", {**body, "retry": 3}) == (200, before)
 
-    @pytest.mark.parametrize("body", [{"id": "a"}, {"id": "a", "delay": None, "content": None}])
+    @each_case("body", [{"id": "a"}, {"id": "a", "delay": None, "content": None}])
     async def test_an_update_without_changes_is_refused(self, api: ApiFixture, body: object) -> None:
         fields = "delay, execute_time, content, callback, headers, retry, ttl"
         detail = f"expected something to change: {fields}; got none of these"
@@ -210,7 +211,7 @@ class TestRedriveOne:
         assert (task["creat_time"], task["expires_at"]) == (NOW_S - 120, "2027-01-15T08:10:00.000Z")
         assert api.wakes == [NOW]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("state", "detail"),
         [
             ("delay", "task 'delay' is in delay, not dead: /run-now makes it due now"),
@@ -225,7 +226,7 @@ class TestRedriveOne:
     async def test_an_unknown_id_is_404(self, api: ApiFixture) -> None:
         assert await api.post("/redrive", {"id": "a"}) == missing(NO_TASK)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("field", "value"),
         [("topic", "order"), ("died_after", 5), ("died_before", 5), ("reason", "gone"), ("rate", 1), ("limit", 1)],
     )
@@ -504,14 +505,14 @@ class TestPurge:
         assert answer == bad_request("states: unknown parameter, expected no parameters here", "states")
 
 
-@pytest.mark.parametrize("path", ["/update", "/run-now", "/redrive", "/topics/order/purge", "/list", "/explain"])
+@each_case("path", ["/update", "/run-now", "/redrive", "/topics/order/purge", "/list", "/explain"])
 async def test_a_body_that_is_not_an_object_is_refused(api: ApiFixture, path: str) -> None:
     bodies = [b"[]", b"5", b"{", b"\xff", b'"a"', b"\xef\xbb\xbf{}", b"[" * 5000]
     answers = [await api.post(path, body) for body in bodies]
     assert [(status, answer["title"]) for status, answer in answers] == [(400, "Bad Request")] * len(bodies)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "body"),
     [
         ("/update", {"id": "a", "delay": 1}),

@@ -15,6 +15,7 @@ from later.store.types import ClaimRequest, ClaimResult, PutBack
 from tests.api.api_fixture import ApiFixture, bad_request, serve_api
 from tests.api.states import STATES, put_all_states, put_task
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 
 @pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
@@ -98,7 +99,7 @@ async def test_a_store_without_workers_is_named_as_the_reason(api: ApiFixture) -
     assert (answer["workers"], answer["last_beat_s"]) == (0, None)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("age_ms", "workers", "sentence"),
     [
         (9_999, 1, "it has no tasks"),
@@ -132,7 +133,7 @@ async def test_a_task_with_an_unreadable_body_is_explained(api: ApiFixture) -> N
     assert (await explain(api, id="delay"))["max_retry"] is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("body", "detail"),
     [
         ({}, "id: expected either an id or a topic, got neither"),

@@ -7,9 +7,8 @@ import json
 import random
 import re
 
-import pytest
-
 from tests.api.api_fixture import MINIMAL, ApiFixture
+from tests.cases import each_case
 
 HEADERS: dict[str, list[str]] = {
     "Host": ["localhost", "127.0.0.1:80", "[::1]", "evil.example", "", "localhost,x"],
@@ -74,7 +73,7 @@ async def exchange(api: ApiFixture, request: bytes) -> tuple[list[bytes], bytes]
     return sorted(lines), re.sub(rb'("id":"[0-9a-f-]{36}"|"created":(true|false)|,"ended":true)', b"", body)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 async def test_the_same_request_has_the_same_answer_on_both_ways(api: ApiFixture, seed: int) -> None:
     choose = random.Random(seed)
     for _ in range(100):

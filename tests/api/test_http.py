@@ -23,6 +23,7 @@ from later.core.errors import LaterError, NotReady, StoreDown, StoreFault, Store
 from later.metrics import Exposition, Metrics
 from tests.api.api_fixture import MINIMAL, ApiFixture, create_result, read_answer, serve_api
 from tests.builders import NOW
+from tests.cases import each_case
 
 STORE_CALLS = [
     ("/create", MINIMAL),
@@ -53,18 +54,18 @@ async def stream(body: bytes) -> AsyncIterator[bytes]:
 
 
 class TestPaths:
-    @pytest.mark.parametrize("path", ["/creates", "/create/", "/jobs", "/%2e%2e/x"])
+    @each_case("path", ["/creates", "/create/", "/jobs", "/%2e%2e/x"])
     async def test_an_unknown_path_is_404(self, api: ApiFixture, path: str) -> None:
         assert await api.post(path, {}) == problem(404, "Not Found", "there is nothing at this path")
 
-    @pytest.mark.parametrize("path", [path for path, _ in STORE_CALLS])
+    @each_case("path", [path for path, _ in STORE_CALLS])
     async def test_calls_take_only_post(self, api: ApiFixture, path: str) -> None:
         async with api.http.get(path) as response:
             assert response.headers["Allow"] == "POST"
             answer = response.status, await read_answer(response)
         assert answer == problem(405, "Method Not Allowed", "this path does not take GET")
 
-    @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/jobs/a"])
+    @each_case("path", ["/livez", "/readyz", "/metrics", "/jobs/a"])
     async def test_read_calls_take_only_get(self, api: ApiFixture, path: str) -> None:
         async with api.http.post(path) as response:
             assert (response.status, response.headers["Allow"]) == (405, "GET,HEAD")
@@ -74,7 +75,7 @@ class TestSizes:
     async def test_a_body_of_a_mebibyte_is_accepted(self, api: ApiFixture) -> None:
         assert (await api.post("/create", create_of_size(MEBIBYTE)))[0] == 200
 
-    @pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
+    @each_case("path", ["/create", "/query", "/delete"])
     async def test_a_body_a_byte_larger_is_413_and_ends_the_connection(self, api: ApiFixture, path: str) -> None:
         async with api.http.post(path, data=BytesIO(create_of_size(MEBIBYTE + 1))) as response:
             assert response.headers["Connection"] == "close"
@@ -92,9 +93,7 @@ class TestSizes:
         async with api.http.post("/create", data=stream(create_of_size(MEBIBYTE + 1))) as response:
             assert response.status == 413
 
-    @pytest.mark.parametrize(
-        ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("Identity", bytes)]
-    )
+    @each_case(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("Identity", bytes)])
     async def test_a_compressed_body_is_limited_by_its_decompressed_size(
         self, api: ApiFixture, encoding: str, compress: Any
     ) -> None:
@@ -122,7 +121,7 @@ class TestSizes:
 
 
 class TestUnavailableStore:
-    @pytest.mark.parametrize(("path", "body"), STORE_CALLS)
+    @each_case(("path", "body"), STORE_CALLS)
     async def test_a_call_is_503_with_a_reason_and_retry_after(self, api: ApiFixture, path: str, body: object) -> None:
         await api.lose_store()
         async with api.http.post(path, json=body) as response:
@@ -196,7 +195,7 @@ class TestHealth:
     async def test_it_is_ready_if_there_is_no_reason_against_it(self, api: ApiFixture) -> None:
         assert await api.get("/readyz") == (200, {"status": "ready"})
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("error", "name"),
         [
             (StoreDown("the store cannot be reached"), "store-away"),
@@ -204,7 +203,6 @@ class TestHealth:
             (StoreMismatch("the store has 2 shards, not 1"), "store-mismatch"),
             (NotReady("1 of 2 processes is being started"), "not-ready"),
         ],
-        ids=repr,
     )
     async def test_if_it_is_not_ready_it_says_why(self, api: ApiFixture, error: LaterError, name: str) -> None:
         api.not_ready = error

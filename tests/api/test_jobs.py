@@ -8,6 +8,7 @@ from later.core.errors import StoreDown
 from later.store.bulk_jobs import BulkJobs
 from tests.api.api_fixture import DAY_MS, ApiFixture, bad_request, create_bodies, id_per_shard, ok, serve_api
 from tests.builders import NOW
+from tests.cases import each_case
 
 
 async def test_a_batch_is_counted_into_its_job(api: ApiFixture) -> None:
@@ -96,7 +97,7 @@ async def test_an_unknown_job_is_404(api: ApiFixture) -> None:
     assert await api.get("/jobs/j") == (404, problem)
 
 
-@pytest.mark.parametrize(("job", "shown"), [("", '""'), ("a%20b", '"a b"'), ("%C3%A9", '"é"')])
+@each_case(("job", "shown"), [("", '""'), ("a%20b", '"a b"'), ("%C3%A9", '"é"')])
 async def test_a_jobs_name_has_the_form_of_an_id(api: ApiFixture, job: str, shown: str) -> None:
     refusal = bad_request(f"job: expected 1 to 128 characters of A-Za-z0-9._~:-, got {shown}", "job")
     assert await api.post(f"/create/batch?job={job}", create_bodies("a")) == refusal

@@ -13,6 +13,7 @@ from later.api.requests import EXPECTED
 from tests.api.api_fixture import ApiFixture, bad_request, refusals, serve_api
 from tests.api.states import DIED_AT, LAST_FAILURE, STATES, put_task
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 NOW_S = NOW // 1000
 
@@ -73,7 +74,7 @@ async def test_a_topic_is_known_by_its_canonical_name(api: ApiFixture) -> None:
     assert await list_ids(api, topic="default/order") == ["a"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("bounds", "expected"),
     [
         ({"due_after": NOW_S + 2}, ["b", "c"]),
@@ -148,7 +149,7 @@ async def test_a_wrong_field_is_refused_by_name(api: ApiFixture) -> None:
     assert answers == refusals(WRONG_LISTINGS)
 
 
-@pytest.mark.parametrize("number", [b"NaN", b"1e400", b"-Infinity"])
+@each_case("number", [b"NaN", b"1e400", b"-Infinity"])
 async def test_a_bound_that_is_not_a_number_is_refused(api: ApiFixture, number: bytes) -> None:
     status, answer = await api.post("/list", b'{"topic": "order", "due_after": %s}' % number)
     assert (status, answer["field"]) == (400, "due_after")
@@ -248,7 +249,7 @@ class TestDead:
         assert found == ["z"]
         assert pages > 1
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("fields", "detail", "field"),
         [
             (

@@ -8,6 +8,7 @@ import pytest
 
 from later.core.policy import Policy
 from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, serve_api
+from tests.cases import each_case
 
 NAMESPACE = "/admin/v2/namespaces/public/shop/delayedDelivery"
 TOPIC = "/admin/v2/persistent/public/shop/order/delayedDelivery"
@@ -185,7 +186,7 @@ class TestOneLevel:
 
 
 class TestApplied:
-    @pytest.mark.parametrize("path", [NAMESPACE, TOPIC])
+    @each_case("path", [NAMESPACE, TOPIC])
     async def test_without_settings_the_daemon_applies(self, path: str) -> None:
         async with serve_api(policy=Policy(max_delay_ms=900_000, delays=False)) as api:
             assert await api.request("GET", f"{path}?applied=true") == delayed_delivery(False, 1000, 900_000)
@@ -203,7 +204,7 @@ class TestApplied:
 
 
 class TestNames:
-    @pytest.mark.parametrize(
+    @each_case(
         ("path", "topic"),
         [
             ("default/order", "order"),
@@ -220,7 +221,7 @@ class TestNames:
         assert await api.request("GET", f"/topics/{topic}/policy") == (200, {"max_delay": 5})
         assert await api.request("GET", full) == delayed_delivery(True, 1000, 5000)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("path", "field"),
         [
             ("persistent/public/shop/a%0A", "topic"),
@@ -254,7 +255,7 @@ async def set_by_policy(api: ApiFixture, scope: str, limit_ms: int | None) -> No
 
 
 class TestPip315Scenarios:
-    @pytest.mark.parametrize("set_limit", [set_by_pulsar, set_by_policy])
+    @each_case("set_limit", [set_by_pulsar, set_by_policy])
     async def test_a_limit_on_each_level(self, set_limit: Any) -> None:
         """Set on the daemon and on a namespace, lifted for one topic, raised for another, and removed again."""
         async with serve_api(policy=Policy(max_delay_ms=60_000)) as api:
@@ -280,7 +281,7 @@ class TestPip315Scenarios:
             await set_limit(api, "shop/free", None)
             assert await limits() == [60_000, 60_000, 60_000, 60_000]
 
-    @pytest.mark.parametrize("set_limit", [set_by_pulsar, set_by_policy])
+    @each_case("set_limit", [set_by_pulsar, set_by_policy])
     async def test_a_delay_at_the_limit_passes_and_a_millisecond_more_does_not(
         self, api: ApiFixture, set_limit: Any
     ) -> None:

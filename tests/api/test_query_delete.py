@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, pack_id
 from later.store.types import Claim, ClaimRequest, Settlement
 from tests.api.api_fixture import DAY_MS, MINIMAL, Answer, ApiFixture, bad_request, create_result, ok
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 NO_TASK = "no task has the id 'a'"
 FAILURE = Failure(1, "status", 503, "503 Service Unavailable", NOW + 1, None, 1)
@@ -108,7 +107,7 @@ async def test_a_task_with_an_unreadable_body_shows_the_rest(api: ApiFixture) ->
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", ["/query", "/delete"])
+@each_case("path", ["/query", "/delete"])
 async def test_an_unknown_id_is_404(api: ApiFixture, path: str) -> None:
     assert await api.post(path, {"id": "a"}) == missing(NO_TASK)
 
@@ -153,7 +152,7 @@ async def test_an_ended_id_is_deleted_once(api: ApiFixture) -> None:
     assert await api.post("/delete", {"id": "a"}) == missing(NO_TASK)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("body", "detail", "field"),
     [
         ({}, f"id: expected {ID}, got nothing", "id"),
@@ -168,7 +167,7 @@ async def test_an_ended_id_is_deleted_once(api: ApiFixture) -> None:
         ({"ids": ["a"]}, "ids: unknown field; did you mean id?", "ids"),
     ],
 )
-@pytest.mark.parametrize("path", ["/query", "/delete"])
+@each_case("path", ["/query", "/delete"])
 async def test_a_body_without_an_id_is_refused(
     api: ApiFixture, path: str, body: object, detail: str, field: str
 ) -> None:

@@ -16,6 +16,7 @@ from later.core.edit import TaskChanges
 from later.core.errors import Refused
 from later.core.json_body import body_parser, parse_draft
 from later.core.task import Draft
+from tests.cases import each_case
 
 SCHEMAS: list[type[msgspec.Struct]] = [
     Draft,
@@ -35,7 +36,7 @@ VALUES = [
 """JSON of every type, and of values that are hard to read."""
 
 
-@pytest.mark.parametrize(("schema", "field"), FIELDS)
+@each_case(("schema", "field"), FIELDS)
 def test_a_wrong_value_of_any_field_is_refused_by_its_name(schema: type[msgspec.Struct], field: str) -> None:
     parse: Callable[[bytes], Any] = body_parser(schema, EXPECTED)
     refused_fields = set()
@@ -48,7 +49,7 @@ def test_a_wrong_value_of_any_field_is_refused_by_its_name(schema: type[msgspec.
     assert refused_fields == {field}
 
 
-@pytest.mark.parametrize("schema", SCHEMAS)
+@each_case("schema", SCHEMAS)
 def test_every_field_of_a_request_is_listed(schema: type[msgspec.Struct]) -> None:
     assert set(schema.__struct_fields__) <= EXPECTED.keys()
 

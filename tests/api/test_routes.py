@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from yarl import URL
 
 from later.api.authorization import NoScope
 from later.api.routes import ROUTES, Route
 from later.core.api_keys import Scope
 from tests.api.api_fixture import MINIMAL, ApiFixture, bad_request, create_bodies, ok
+from tests.cases import each_case
 
 EXAMPLES = {"topic": "order", "namespace": "shop", "id": "j", "name": "refused"}
 
@@ -77,7 +77,7 @@ async def test_health_ignores_its_query(api: ApiFixture) -> None:
             assert response.status == 200
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "body", "detail"),
     [
         ("/create?delay=3600", MINIMAL, "delay: unknown parameter, expected no parameters here"),
@@ -95,8 +95,8 @@ async def test_a_misspelt_parameter_changes_nothing(api: ApiFixture, path: str, 
     assert (await api.get("/topics/order"))[1]["delay"] == 1
 
 
-@pytest.mark.parametrize("value", ["", "1", "True", "yes", "tru%65x"])
-@pytest.mark.parametrize(
+@each_case("value", ["", "1", "True", "yes", "tru%65x"])
+@each_case(
     ("method", "path"),
     [
         ("POST", "/create/batch?dry_run="),
@@ -122,7 +122,7 @@ async def test_the_same_path_without_the_fast_way_answers_the_same(api: ApiFixtu
             assert await api.request("POST", route.path, body) == await api.request("POST", routed, body)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("headers", "status"),
     [
         ({"Origin": "https://evil.example"}, 403),

@@ -10,6 +10,7 @@ import pytest
 
 from later import __version__
 from tests.api.api_fixture import MINIMAL, ApiFixture, create_result, ok, serve_api
+from tests.cases import each_case
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ async def test_malformed_http_is_answered_with_a_problem_document(
     assert value("later_http_requests_total", {"route": "other", "code": "400"}) == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("request_bytes", "reason"),
     [
         (b"GET /livez HTTP/1.1\r\n\r\n", "Missing 'Host' header in request."),
@@ -69,7 +70,7 @@ async def test_well_formed_http_is_served() -> None:
         assert (await api.post("/nowhere", {}))[0] == 404
 
 
-@pytest.mark.parametrize("path", ["/create", "/create?", "/creat%65", "http://elsewhere/create"])
+@each_case("path", ["/create", "/create?", "/creat%65", "http://elsewhere/create"])
 async def test_equivalent_paths_are_the_same_route(path: str) -> None:
     async with serve_api(fake_store=True) as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
@@ -176,7 +177,7 @@ SMUGGLED = b"2\r\n{}\r\n0\r\n\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\nConne
 """A chunked body, and a request that a proxy may have taken for part of the body before."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "headers"),
     [
         ("POST /create HTTP/1.0", ["Transfer-Encoding: chunked"]),
@@ -202,7 +203,7 @@ async def test_a_body_of_two_possible_lengths_is_refused_and_ends_the_connection
     assert json.loads(rest)["detail"].startswith("malformed HTTP: ")  # so it is the only answer
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("header", "accepted"),
     [
         ("Content-Encoding: br", "identity or gzip or deflate"),
@@ -222,7 +223,7 @@ async def test_an_encoding_that_is_not_accepted_is_415(header: str, accepted: st
     assert b"Accept-Encoding: identity, gzip, deflate" in head
 
 
-@pytest.mark.parametrize("line", [CREATE, "GET /livez HTTP/1.1", "POST /nowhere HTTP/1.1"])
+@each_case("line", [CREATE, "GET /livez HTTP/1.1", "POST /nowhere HTTP/1.1"])
 async def test_an_unknown_expectation_is_417(line: str) -> None:
     head, rest = await exchange(line, "Host: localhost", "Expect: bla")
     problem = json.loads(rest)
@@ -230,7 +231,7 @@ async def test_an_unknown_expectation_is_417(line: str) -> None:
     assert problem["detail"] == 'Expect: expected 100-continue, got "bla"'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "headers", "status"),
     [
         (CREATE, ["Content-Length: 1048577"], b"413"),
@@ -261,7 +262,7 @@ async def test_a_refusal_before_the_body_is_sent_ends_the_connection() -> None:
     assert b"Connection: close" in head
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "headers", "status"),
     [
         (CREATE, ["Content-Length: 1048577"], b"413"),

@@ -19,6 +19,7 @@ from later.api.task_answers import BytesInAnswers, send
 from later.store import fanout
 from tests.api.api_fixture import MINIMAL, ApiFixture, item_error, serve_api
 from tests.builders import a_task
+from tests.cases import each_case
 
 KIB = 1024
 FULL = item_error(413, "the answer is full: it holds 16 MiB at most; ask for this task again")
@@ -170,7 +171,7 @@ async def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.M
         writer.close()
 
 
-@pytest.mark.parametrize("head", ["GET / HTTP/1.1", "HEAD / HTTP/1.1", "GET / HTTP/1.0"])
+@each_case("head", ["GET / HTTP/1.1", "HEAD / HTTP/1.1", "GET / HTTP/1.0"])
 async def test_an_answer_that_was_sent_by_its_handler_is_sent_once(head: str) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return await send(request, json_response({"a": 1}))

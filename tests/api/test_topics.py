@@ -18,6 +18,7 @@ from later.store.policies import PolicyBook
 from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
 from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, ok, serve_api
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 LOW = NOW - 2
 """The low end of the store's time, which decides whether a task is due."""
@@ -60,12 +61,12 @@ async def create(api: ApiFixture, **fields: Any) -> Answer:
 
 
 class TestPolicies:
-    @pytest.mark.parametrize("scope_path", SCOPE_PATHS)
+    @each_case("scope_path", SCOPE_PATHS)
     async def test_a_scope_without_settings_shows_no_fields(self, api: ApiFixture, scope_path: str) -> None:
         assert await api.get(f"{scope_path}/policy") == (200, {})
         assert await api.get(f"{scope_path}/policy?applied=false") == (200, {})
 
-    @pytest.mark.parametrize("scope_path", SCOPE_PATHS)
+    @each_case("scope_path", SCOPE_PATHS)
     async def test_without_settings_the_daemon_applies(self, scope_path: str) -> None:
         daemon = Policy(max_delay_ms=900_000, retry=5)
         async with serve_api(policy=daemon) as api:
@@ -76,7 +77,7 @@ class TestPolicies:
     def test_the_table_has_every_field(self) -> None:
         assert [field for field, _, _ in SETTABLE] == list(POLICY_FIELDS)
 
-    @pytest.mark.parametrize(("field", "first", "second"), SETTABLE)
+    @each_case(("field", "first", "second"), SETTABLE)
     async def test_a_field_is_set_shown_and_inherited(
         self, api: ApiFixture, field: str, first: Any, second: Any
     ) -> None:
@@ -98,7 +99,7 @@ class TestPolicies:
         assert await api.request("DELETE", f"{namespace}/policy") == (200, {})
         assert (await applied(api, topic))[field] == daemon
 
-    @pytest.mark.parametrize("scope_path", ["/topics/later%2Fevents", "/namespaces/later"])
+    @each_case("scope_path", ["/topics/later%2Fevents", "/namespaces/later"])
     async def test_the_policies_of_the_reserved_namespace_may_be_set(self, api: ApiFixture, scope_path: str) -> None:
         assert (await api.request("PATCH", f"{scope_path}/policy", {"retry": 9}))[0] == 200
         assert (await applied(api, "/topics/later%2Fevents"))["retry"][0] == 9
@@ -115,7 +116,7 @@ class TestPolicies:
         assert answer == (200, {"retry": 0, "ack": "code", "paused": True})
         assert await api.get("/topics/order/policy") == answer
 
-    @pytest.mark.parametrize("method", ["PUT", "PATCH"])
+    @each_case("method", ["PUT", "PATCH"])
     async def test_an_empty_object_changes_nothing_by_patch_and_everything_by_put(
         self, api: ApiFixture, method: str
     ) -> None:
@@ -144,14 +145,14 @@ class TestPolicies:
         assert {status for status, _ in answers} == {200}
         assert await api.get("/topics/order/policy") == (200, dict(list(fields.items())[:8]))
 
-    @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+    @each_case("method", ["GET", "PUT", "PATCH", "DELETE"])
     async def test_an_unavailable_store_is_503(self, api: ApiFixture, method: str) -> None:
         await api.lose_store()
         for scope_path in ("/topics/order", "/namespaces/shop"):
             status, _ = await api.request(method, f"{scope_path}/policy", {"retry": 1})
             assert status == 503
 
-    @pytest.mark.parametrize("path", ["/topics/order/policy", "/namespaces/shop/policy"])
+    @each_case("path", ["/topics/order/policy", "/namespaces/shop/policy"])
     async def test_other_methods_are_405(self, api: ApiFixture, path: str) -> None:
         async with api.http.post(path) as response:
             assert (response.status, response.headers["Allow"]) == (405, "DELETE,GET,HEAD,PATCH,PUT")
@@ -193,8 +194,8 @@ WRONG: list[tuple[str, str, str]] = [
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-    @pytest.mark.parametrize("path", ["/topics/order/policy", "/namespaces/shop/policy"])
+    @each_case("method", ["PUT", "PATCH"])
+    @each_case("path", ["/topics/order/policy", "/namespaces/shop/policy"])
     async def test_a_field_is_refused_by_name_and_nothing_is_applied(
         self, api: ApiFixture, path: str, method: str
     ) -> None:
@@ -226,7 +227,7 @@ class TestRefusals:
             {"retry": 1},
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("body", "detail"),
         [
             (b"", "expected a JSON object, got nothing"),
@@ -237,7 +238,6 @@ class TestRefusals:
             (b'{"retry": ' + b"[" * 100_000, "expected JSON, got it nested too deeply"),
             (b'{"ack": "\xff"}', "expected UTF-8, got the byte 0xff at position 9"),
         ],
-        ids=range(7),
     )
     async def test_a_body_that_is_not_an_object_is_refused(self, api: ApiFixture, body: bytes, detail: str) -> None:
         for path in ("/topics/order/policy", "/namespaces/shop/policy"):
@@ -263,12 +263,12 @@ class TestRefusals:
         assert (await api.request("PUT", path, {"default_delay": 60}))[0] == 200
         assert (await api.request("PUT", path, {"default_delay": 61, "max_delay": 0}))[0] == 200
 
-    @pytest.mark.parametrize("query", ["applied=1", "applied=", "applied=True", "applied=true&applied=true"])
+    @each_case("query", ["applied=1", "applied=", "applied=True", "applied=true&applied=true"])
     async def test_applied_is_true_or_false(self, api: ApiFixture, query: str) -> None:
         status, answer = await api.get(f"/topics/order/policy?{query}")
         assert (status, answer["field"]) == (400, "applied")
 
-    @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+    @each_case("method", ["GET", "PUT", "PATCH", "DELETE"])
     async def test_an_unknown_parameter_is_refused_before_anything_changes(self, api: ApiFixture, method: str) -> None:
         await api.request("PUT", "/topics/order/policy", {"retry": 1})
         answer = await api.request(method, "/topics/order/policy?field=ttl", {"retry": 2})
@@ -300,13 +300,13 @@ class TestNames:
         assert (status, answer["topic"], answer["policy"]["retry"]) == (200, name, 1)
         assert await api.get("/topics") == ok(topics=[{"topic": name, **NO_TASKS}], cursor=None)
 
-    @pytest.mark.parametrize(("written", "name"), NAMES)
+    @each_case(("written", "name"), NAMES)
     async def test_a_namespaces_name_is_percent_encoded(self, api: ApiFixture, written: str, name: str) -> None:
         await api.request("PUT", f"/namespaces/{written}/policy", {"retry": 1})
         _, answer = await api.request("GET", f"/topics/{quote(name, safe='')}%2Fx")
         assert (answer["namespace"], answer["policy"]["retry"]) == (name, 1)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "written",
         ["%2Fx", "x%2F", "a%2F%2Fb", "%2F", "a%0Ab", "%00", "%C2%85", "x" * 256, "%C3%A9" * 128, "%FF", "a%ED%A0%80"],
     )
@@ -318,7 +318,7 @@ class TestNames:
             status, answer = await api.request(method, f"/topics/{written}/policy", {"retry": 1})
             assert (status, answer["field"]) == (400, "topic")
 
-    @pytest.mark.parametrize("written", ["a%2Fb", "%2F", "a%0Ab", "%7F", "x" * 256, "%FF"])
+    @each_case("written", ["a%2Fb", "%2F", "a%0Ab", "%7F", "x" * 256, "%FF"])
     async def test_a_bad_namespace_name_is_refused(self, api: ApiFixture, written: str) -> None:
         for method in ("GET", "PUT", "PATCH", "DELETE"):
             status, answer = await api.request(method, f"/namespaces/{written}/policy", {"retry": 1})
@@ -373,7 +373,7 @@ async def list_pages(api: ApiFixture, query: str) -> list[list[str]]:
 
 
 class TestCounts:
-    @pytest.mark.parametrize("shards", [1, 16])
+    @each_case("shards", [1, 16])
     async def test_a_topic_is_counted_over_shards_and_buckets(self, shards: int) -> None:
         async with serve_api(shards=shards) as api:
             await create_tasks(api, *(a_task(delay=-9) for _ in range(40)), *(a_task(delay=5) for _ in range(3)))
@@ -392,7 +392,7 @@ class TestCounts:
                 topic="shop/mail", namespace="shop", **mail, policy=policy
             )
 
-    @pytest.mark.parametrize("bucket", Bucket)
+    @each_case("bucket", Bucket)
     async def test_a_topic_with_tasks_in_one_bucket_is_listed(self, bucket: Bucket) -> None:
         async with serve_api(shards=16) as api:
             await create_tasks(api, a_task())
@@ -424,7 +424,7 @@ class TestCounts:
         await api.request("DELETE", "/topics/order/policy")
         assert await list_pages(api, "") == [[]]
 
-    @pytest.mark.parametrize("path", ["/topics", "/topics/order"])
+    @each_case("path", ["/topics", "/topics/order"])
     async def test_an_unavailable_store_is_503(self, api: ApiFixture, path: str) -> None:
         await api.lose_store()
         assert (await api.get(path))[0] == 503
@@ -444,7 +444,7 @@ class TestPages:
         assert await list_pages(api, "limit=4") == [expected[:4], expected[4:8], expected[8:]]
         assert await list_pages(api, "limit=5") == [expected[:5], expected[5:]]
 
-    @pytest.mark.parametrize("shards", [1, 16])
+    @each_case("shards", [1, 16])
     async def test_a_page_holds_a_hundred_topics_by_default(self, shards: int) -> None:
         names = [f"t{n:04}" for n in range(1005)]
         async with serve_api(shards=shards) as api:
@@ -481,20 +481,18 @@ class TestPages:
         assert await list_pages(api, "namespace=default") == [["default/x/y", "shop", "x"]]
         assert await list_pages(api, "namespace=nobody") == [[]]
 
-    @pytest.mark.parametrize(
-        "limit", ["0", "-1", "1001", "", "x", "1.0", "%2B5", "+5", "1e2", "00001", "%D9%A3", "9" * 5000]
-    )
+    @each_case("limit", ["0", "-1", "1001", "", "x", "1.0", "%2B5", "+5", "1e2", "00001", "%D9%A3", "9" * 5000])
     async def test_a_limit_is_an_integer_up_to_1000(self, api: ApiFixture, limit: str) -> None:
         status, answer = await api.request("GET", f"/topics?limit={limit}")
         assert (status, answer["field"]) == (400, "limit")
         assert answer["detail"].startswith("limit: expected an integer from 1 to 1000, got ")
 
-    @pytest.mark.parametrize("cursor", ["", "x", "!", "b3Jk ZXI", "b3JkZXI=", "_w", "w6", "%C3%A9", "b3JkZXJ"])
+    @each_case("cursor", ["", "x", "!", "b3Jk ZXI", "b3JkZXI=", "_w", "w6", "%C3%A9", "b3JkZXJ"])
     async def test_a_cursor_must_be_one_that_was_given_out(self, api: ApiFixture, cursor: str) -> None:
         status, answer = await api.request("GET", f"/topics?cursor={quote(cursor, safe='%')}")
         assert (status, answer["field"]) == (400, "cursor")
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("query", "field"),
         [
             ("namespace=", "namespace"),
@@ -511,7 +509,7 @@ class TestPages:
         answer = await api.request("GET", "/topics?namespace=%FF")
         assert answer == bad_request("expected a query of percent-encoded UTF-8")
 
-    @pytest.mark.parametrize("path", ["/topics", "/topics/order"])
+    @each_case("path", ["/topics", "/topics/order"])
     async def test_topics_can_only_be_read(self, api: ApiFixture, path: str) -> None:
         async with api.http.post(path) as response:
             assert (response.status, response.headers["Allow"]) == (405, "GET,HEAD")

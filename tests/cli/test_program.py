@@ -18,6 +18,7 @@ from later.cli.options import CLIENT_COMMAND
 from later.cli.program import later
 from later.config import OPTIONS, STORE_COMMANDS, Option
 from later.core.errors import ConfigError, StoreDown
+from tests.cases import each_case
 from tests.cli.api_stub import ApiStub, Capture, exit_code_of, problem_reply
 
 ROOT = Path(__file__).parents[2]
@@ -101,14 +102,14 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_case("name", COMMANDS)
 def test_a_command_is_listed_with_the_first_sentence_of_its_help(name: str) -> None:
     first_sentence = (COMMANDS[name].help or "").partition("\n\n")[0]
     assert COMMANDS[name].name == name
     assert later.lazy_commands[name].help == " ".join(first_sentence.split())
 
 
-@pytest.mark.parametrize("words", [words for words in COMMAND_WORDS if words != ("keys", "make")], ids=" ".join)
+@each_case("words", [words for words in COMMAND_WORDS if words != ("keys", "make")])
 def test_every_command_has_help_with_an_example_and_its_options_with_defaults_and_variables(
     words: tuple[str, ...], capsys: Capture
 ) -> None:
@@ -164,7 +165,7 @@ def expected_options(words: tuple[str, ...]) -> list[Option]:
     return [option for option in OPTIONS if (words[0] if words[0] in named else CLIENT_COMMAND) in option.commands]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("group", "listed"),
     [
         ("topics", ["list", "show", "set", "unset", "pause", "resume", "purge"]),
@@ -192,13 +193,13 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", [["nope"], ["up", "--nope"], ["query"], ["create", "--batch", "0"], ["up", "x"]])
+@each_case("arguments", [["nope"], ["up", "--nope"], ["query"], ["create", "--batch", "0"], ["up", "x"]])
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: Capture) -> None:
     assert exit_code_of(*arguments) == 2
     assert "Usage:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "proposed"), [(["quer"], "query"), (["topics", "purg"], "purge")])
+@each_case(("words", "proposed"), [(["quer"], "query"), (["topics", "purg"], "purge")])
 def test_a_command_of_a_similar_name_is_proposed(words: list[str], proposed: str, capsys: Capture) -> None:
     assert exit_code_of(*words) == 2
     assert capsys.readouterr().err.endswith(f"No such command '{words[-1]}'. Did you mean '{proposed}'?\n")
@@ -209,7 +210,7 @@ def test_a_wrong_value_exits_with_2_and_one_line(capsys: Capture) -> None:
     assert capsys.readouterr().err == "later: --tick 0: expected a duration of at least 0.01 s\n"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "status", "message"),
     [
         (StoreDown("the store\nis away"), 1, "later: the store is away\n"),

@@ -15,6 +15,7 @@ from later.cli.commands import status
 from later.core.errors import StoreDown
 from later.store.stats import ServerFacts, TopicCounts
 from tests.builders import a_task
+from tests.cases import each_case
 from tests.cli.api_stub import Capture, exit_code_of
 from tests.store_fixture import StoreFixture
 
@@ -95,7 +96,7 @@ async def test_the_status_of_a_store_is_read(store: StoreFixture) -> None:
     assert report.server.name in ("Valkey", "Redis")
 
 
-@pytest.mark.parametrize("command", ["status", "doctor"])
+@each_case("command", ["status", "doctor"])
 def test_an_unavailable_store_is_reported_in_one_line_without_its_password(command: str, capsys: Capture) -> None:
     assert exit_code_of(command, "--redis", f"unix://me:hunter2@{Path.cwd()}/none.sock") == 1
     err = capsys.readouterr().err

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from later.cli import tables
+from tests.cases import each_case
 from tests.cli.api_stub import Capture
 
 
@@ -18,7 +19,7 @@ def test_a_table_header_shows_markup_as_text(monkeypatch: pytest.MonkeyPatch, ca
     assert "[red]y" in head
 
 
-@pytest.mark.parametrize(("count", "shown"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"),
+@each_case(("count", "shown"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"),
                                               (5 * 1024**2, "5.0 MiB"), (3 * 1024**4, "3072.0 GiB")])  # fmt: skip
 def test_a_size_is_formatted_in_the_unit_that_fits(count: int, shown: str) -> None:
     assert tables.format_size(count) == shown

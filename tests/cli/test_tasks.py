@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import each_case
 from tests.cli.api_stub import ERROR_JSON, TASK_JSON, ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 
@@ -73,7 +74,7 @@ def test_a_due_time_is_rfc_3339_or_unix_seconds(api: ApiStub, option: str, text:
     assert [request.json["execute_time"] for request in api.requests] == [value, value]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "message"),
     [
         (["--callback", "http://a/"], "Missing option '--topic'."),

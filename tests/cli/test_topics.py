@@ -8,6 +8,7 @@ import pytest
 
 from later.cli import policy_options
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, format_policy
+from tests.cases import each_case
 from tests.cli.api_stub import ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 COUNTS = {"delay": 2, "unack": 0, "error": 1, "dead": 0, "due": 1, "oldest_lateness_s": 150.5}
@@ -201,7 +202,7 @@ def test_topics_of_another_server_are_reported(arguments: tuple[str, ...], api: 
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("seconds", "shown"),
     [(0, "0s"), (0.5, "500ms"), (1.5, "1500ms"), (90, "90s"), (900, "15m"), (5400, "90m"), (7200, "2h"),
      (604_800, "7d"), (3_155_760_000, "36525d")],

@@ -17,6 +17,7 @@ from later.core.task import pack_id
 from tests.api.api_fixture import id_per_shard
 from tests.api.states import STATES, put_task
 from tests.bulk.validation import CALLBACK
+from tests.cases import each_case
 from tests.client.api_servers import ApiServer, api_server
 
 BAD = ItemError(400, "delay", "delay: expected a number of seconds ≥ 0, got -5")
@@ -164,7 +165,7 @@ def test_only_pending_tasks_are_cancelled(api: ApiServer, transport: ApiTranspor
     assert transport.query(list(statuses)) == list(afterwards.values())
 
 
-@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+@each_case("host", ["a..b", "a" * 64])
 def test_an_impossible_host_name_counts_as_no_answer(host: str) -> None:
     with pytest.raises(Unavailable, match="did not answer"):
         ApiTransport(ApiClient(f"http://{host}:1", 1, lambda: 0.0), "j").counts()

@@ -15,6 +15,7 @@ from later.client.batches import JITTER, MAX_BODY_BYTES, BatchSender, ItemsUnava
 from later.client.http import ApiClient, CallFailed, Unavailable
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
 from later.core.errors import LaterError
+from tests.cases import each_case
 from tests.client.api_servers import (
     StubAnswer,
     StubRequest,
@@ -104,13 +105,13 @@ class TestCreating:
         assert (sent.created, len(server.requests), len(pauses)) == (3, 2, 1)
         assert server.requests[0] == server.requests[1]
 
-    @pytest.mark.parametrize("lost", [StubAnswer(200, batch_body(), cut=True), StubAnswer(200, b"x", cut=True)])
+    @each_case("lost", [StubAnswer(200, batch_body(), cut=True), StubAnswer(200, b"x", cut=True)])
     def test_a_batch_is_repeated_if_its_answer_was_cut(self, lost: StubAnswer, pauses: list[float]) -> None:
         with stub_server(lost, results(task_result("j:0", created=False))) as server:
             (sent,) = build_sender(server, pauses).create(task_bodies(1))
         assert (sent.existing, len(server.requests)) == ([0], 2)
 
-    @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 405, 501])
+    @each_case("status", [301, 400, 401, 403, 404, 405, 501])
     def test_another_status_ends_the_sending_with_its_reason(self, status: int, pauses: list[float]) -> None:
         with stub_server(problem(status, "no use")) as server, pytest.raises(LaterError, match=r"^no use$"):
             list(build_sender(server, pauses).create(task_bodies(3)))
@@ -285,7 +286,7 @@ class TestTooLarge:
 
 
 class TestForeignAnswers:
-    @pytest.mark.parametrize(
+    @each_case(
         "body",
         [
             b"<html>hello</html>",
@@ -300,7 +301,6 @@ class TestForeignAnswers:
             {"results": [{"error": "x"}, {"id": "b"}], "created": 1, "existing": 0, "refused": 1, "failed": 0},
             {"results": [{"error": {}}, {"id": "b"}], "created": 1, "existing": 0, "refused": 1, "failed": 0},
         ],
-        ids=str,
     )
     def test_an_answer_that_later_does_not_give_ends_the_sending(self, body: Any, pauses: list[float]) -> None:
         with (
@@ -310,9 +310,7 @@ class TestForeignAnswers:
             list(build_sender(server, pauses).create(task_bodies(2)))
         assert (len(server.requests), pauses) == (1, [])
 
-    @pytest.mark.parametrize(
-        "result", [{}, {"state": None}, {"error": 5}, {"error": {}}, {"error": {"status": "x"}}, 5]
-    )
+    @each_case("result", [{}, {"state": None}, {"error": 5}, {"error": {}}, {"error": {"status": "x"}}, 5])
     def test_a_query_with_an_answer_that_later_does_not_give_fails(self, result: Any, pauses: list[float]) -> None:
         with (
             stub_server(StubAnswer(200, {"results": [result]})) as server,
@@ -320,7 +318,7 @@ class TestForeignAnswers:
         ):
             build_sender(server, pauses).query(["j:1"])
 
-    @pytest.mark.parametrize("body", [{"job": "j"}, {"created": 1, "existing": None, "refused": 0}, [], 5])
+    @each_case("body", [{"job": "j"}, {"created": 1, "existing": None, "refused": 0}, [], 5])
     def test_counts_that_later_does_not_give_fail(self, body: Any, pauses: list[float]) -> None:
         with (
             stub_server(StubAnswer(200, body)) as server,

@@ -18,6 +18,7 @@ from later.core.errors import LaterError
 from later.core.policy import POLICY_FIELDS, DelayMode, Policy
 from later.core.policy_scopes import Policies
 from tests.builders import NOW, a_draft
+from tests.cases import each_case
 
 POLICIES = st.builds(
     Policy,
@@ -73,7 +74,7 @@ def test_what_a_newer_version_adds_is_ignored_and_what_it_drops_has_its_default(
     assert limits == AdmissionLimits(max_body=9, remember_ms=1000, policy=Policy(retry=5))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "stored",
     [
         b"",

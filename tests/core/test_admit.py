@@ -18,6 +18,7 @@ from later.core.policy_scopes import Policies, Settings, namespace_scope, topic_
 from later.core.task import Draft, Task, decode_task, encode_task
 from later.core.validation import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, to_milliseconds
 from tests.builders import NOW, a_draft
+from tests.cases import each_case
 from tests.core.test_task import LEGAL_IDS
 
 FRESH_ID = "35adbde5-77c4-4d65-adac-0082d91f2554"
@@ -97,7 +98,7 @@ class TestAdmittedTask:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
+    @each_case(
         ("field", "value", "got"),
         [
             ("topic", None, "nothing"),
@@ -166,7 +167,7 @@ class TestRefusals:
     def test_a_refusal_says_what_was_expected_and_what_came(self, field: str, value: Any, got: str) -> None:
         assert refuse_draft(**{field: value}).detail == f"{field}: expected {EXPECTED[field]}, got {got}"
 
-    @pytest.mark.parametrize(
+    @each_case(
         "url",
         [
             "http://h:99999/",
@@ -187,7 +188,7 @@ class TestRefusals:
     def test_a_malformed_url_is_refused(self, url: str) -> None:
         assert refuse_draft(callback=url).detail.startswith(f"callback: expected {EXPECTED['callback']}, got ")
 
-    @pytest.mark.parametrize(
+    @each_case(
         "url",
         [
             "http://user:secret@h/",
@@ -202,20 +203,20 @@ class TestRefusals:
     def test_a_url_with_a_password_is_refused_without_showing_it(self, url: str) -> None:
         assert refuse_draft(callback=url).detail == ("callback: expected a URL without user:password@, got one with it")
 
-    @pytest.mark.parametrize("url", ["http://h/#", "http://h/#top", "http://h#", "http://h/?a#b", "http://h/##"])
+    @each_case("url", ["http://h/#", "http://h/#top", "http://h#", "http://h/?a#b", "http://h/##"])
     def test_a_url_with_a_fragment_is_refused(self, url: str) -> None:
         assert refuse_draft(callback=url).detail == f'callback: expected a URL without a fragment, got "{url}"'
 
     def test_a_url_of_2049_characters_is_refused(self) -> None:
         assert refuse_draft(callback="http://h/" + "x" * 2040).field == "callback"
 
-    @pytest.mark.parametrize("field", ["topic", "callback", "content"])
+    @each_case("field", ["topic", "callback", "content"])
     def test_a_lone_surrogate_is_refused(self, field: str) -> None:
         assert refuse_draft(**{field: "http://h/\ud83d"}).detail == (
             f"{field}: expected Unicode text, got a lone surrogate in it"
         )
 
-    @pytest.mark.parametrize("headers", [{"X-\ud83d": "a"}, {"X-A": "\ud83d"}])
+    @each_case("headers", [{"X-\ud83d": "a"}, {"X-A": "\ud83d"}])
     def test_a_lone_surrogate_in_a_header_is_refused(self, headers: dict[str, str]) -> None:
         assert refuse_draft(headers=headers).detail == ("headers: expected Unicode text, got a lone surrogate in it")
 
@@ -224,7 +225,7 @@ class TestRefusals:
             "execute_time: expected either delay or execute_time, got both"
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("field", "value", "got"),
         [
             ("delay", TEN_YEARS_S + 0.001, "315619200.001"),
@@ -238,7 +239,7 @@ class TestRefusals:
     def test_more_than_ten_years_ahead_is_refused(self, field: str, value: float, got: str) -> None:
         assert refuse_draft(**{field: value}).detail == (f"{field}: expected a time at most ten years ahead, got {got}")
 
-    @pytest.mark.parametrize(
+    @each_case(
         "change",
         [{"topic": "\n" * 300}, {"callback": "\n"}, {"id": "\n"}, {"headers": {"\n": ""}}],
         ids=["topic", "callback", "id", "headers"],
@@ -246,7 +247,7 @@ class TestRefusals:
     def test_a_refusal_is_one_line(self, change: dict[str, Any]) -> None:
         assert "\n" not in refuse_draft(**change).detail
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("change", "field"),
         [
             ({"topic": ""}, "topic"),
@@ -270,7 +271,7 @@ class TestRefusals:
 
 
 class TestLimits:
-    @pytest.mark.parametrize(
+    @each_case(
         "change",
         [
             {"topic": "x"},
@@ -294,12 +295,11 @@ class TestLimits:
             {"id": "x"},
             {"id": "A-Za-z0-9._~:-" + "x" * 114},
         ],
-        ids=lambda change: ascii(change)[:40],
     )
     def test_a_value_just_inside_its_limit_is_admitted(self, change: dict[str, Any]) -> None:
         assert isinstance(admit_draft(**change), Task)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "url",
         [
             "http://h",
@@ -322,7 +322,7 @@ class TestLimits:
     def test_a_url_is_admitted_as_it_came(self, url: str) -> None:
         assert admit_draft(callback=url).callback == url
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("given_topic", "canonical"),
         [
             ("x", "x"),
@@ -338,7 +338,7 @@ class TestLimits:
     def test_a_topic_has_one_name(self, given_topic: str, canonical: str) -> None:
         assert admit_draft(topic=given_topic).topic == canonical
 
-    @pytest.mark.parametrize("topic", ["later/events", "later/a/b", "later/later"])
+    @each_case("topic", ["later/events", "later/a/b", "later/later"])
     def test_a_topic_of_the_reserved_namespace_is_refused(self, topic: str) -> None:
         refusal = admit_or_refuse(a_draft(topic=topic), Policy())
         assert isinstance(refusal, Refused)
@@ -347,16 +347,16 @@ class TestLimits:
             "topic: expected another one, because the namespace later is reserved",
         )
 
-    @pytest.mark.parametrize("topic", ["later", "laterx", "Later/x", "x/later", "default/later/x"])
+    @each_case("topic", ["later", "laterx", "Later/x", "x/later", "default/later/x"])
     def test_a_topic_whose_name_is_like_the_reserved_namespace_is_admitted(self, topic: str) -> None:
         assert admit_draft(topic=topic).topic == topic
 
-    @pytest.mark.parametrize("name", ["x", "default", "default/x", "default/x/y", "a/b"])
+    @each_case("name", ["x", "default", "default/x", "default/x/y", "a/b"])
     def test_a_canonical_topic_stays_as_it_is(self, name: str) -> None:
         canonical = admit_draft(topic=name).topic
         assert admit_draft(topic=canonical).topic == canonical
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("ttl", "kept_ms"),
         [(5e-324, 1), (0.0011, 2), (60, 60_000), (1e300, MAX_TTL_MS), (MAX_TTL_MS / 1000 + 1, MAX_TTL_MS)],
     )
@@ -380,12 +380,12 @@ class TestHeaders:
             "headers: expected an object of up to 20 strings, got 21"
         )
 
-    @pytest.mark.parametrize("headers", [{"X-A": "x" * 4094}, {"X-A": "ü" * 2047}, {"X-" + "A" * 4095: ""}])
+    @each_case("headers", [{"X-A": "x" * 4094}, {"X-A": "ü" * 2047}, {"X-" + "A" * 4095: ""}])
     def test_4097_bytes_of_headers_are_refused(self, headers: dict[str, str]) -> None:
         assert refuse_draft(headers=headers).detail == "headers: expected at most 4096 bytes in all, got 4097"
 
-    @pytest.mark.parametrize("change_case", [str.lower, str.upper, str.title])
-    @pytest.mark.parametrize(
+    @each_case("change_case", [str.lower, str.upper, str.title])
+    @each_case(
         "name",
         [
             "host",
@@ -422,7 +422,7 @@ class TestHeaders:
             f'headers: expected a header of your own, got "{given_name}", which later sets'
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         "name",
         [
             "Webhook_Id",
@@ -439,7 +439,7 @@ class TestHeaders:
             f'headers: expected a header of your own, got "{name}", which later sets'
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         "name",
         [
             "Authorization",
@@ -462,7 +462,7 @@ class TestHeaders:
     def test_a_callers_own_header_is_admitted(self, name: str) -> None:
         assert admit_draft(headers={name: "x"}).headers == {name: "x"}
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("name", "shown"),
         [
             ("", '""'),
@@ -480,13 +480,13 @@ class TestHeaders:
     def test_a_bad_name_is_refused(self, name: str, shown: str) -> None:
         assert refuse_draft(headers={name: "x"}).detail == (f"headers: expected the name of a header, got {shown}")
 
-    @pytest.mark.parametrize("control", ["\r\n", "\n", "\0", "\t", "\x1f", "\x7f", "\x80", "\x9f"])
+    @each_case("control", ["\r\n", "\n", "\0", "\t", "\x1f", "\x7f", "\x80", "\x9f"])
     def test_a_control_character_in_a_value_is_refused(self, control: str) -> None:
         assert refuse_draft(headers={"X-A": f"a{control}b"}).detail == (
             'headers: expected no control characters, got one in "X-A"'
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         "headers",
         [
             {"X-A": "s3cret\n"},
@@ -523,7 +523,7 @@ def exact_milliseconds(seconds: float) -> Fraction:
 
 
 class TestDueTime:
-    @pytest.mark.parametrize(
+    @each_case(
         ("delay", "delay_ms"),
         [
             (0.0, 0),
@@ -555,18 +555,18 @@ class TestDueTime:
     def test_a_whole_number_of_milliseconds_is_kept(self, ms: int) -> None:
         assert to_milliseconds(ms / 1000) == ms
 
-    @pytest.mark.parametrize("execute_time", [NOW / 1000, NOW / 1000 - 0.001, 1.0, 0.0, -1.0, -1e308])
+    @each_case("execute_time", [NOW / 1000, NOW / 1000 - 0.001, 1.0, 0.0, -1.0, -1e308])
     def test_an_execute_time_past_means_now(self, execute_time: float) -> None:
         assert admit_draft(execute_time=execute_time).execute_at == NOW
 
-    @pytest.mark.parametrize(
+    @each_case(
         "change",
         [{"delay": 900.0}, {"delay": 899.9999}, {"execute_time": NOW / 1000 + 900}, {"execute_time": 0.0}],
     )
     def test_a_due_time_at_the_topics_limit_is_admitted(self, change: dict[str, Any]) -> None:
         assert admit_draft(Policy(max_delay_ms=900_000), **change).execute_at <= NOW + 900_000
 
-    @pytest.mark.parametrize(
+    @each_case(
         "change",
         [
             {"delay": 900.001},
@@ -581,7 +581,7 @@ class TestDueTime:
             "Exceeds max allowed delivery delay of 900000 milliseconds"
         )
 
-    @pytest.mark.parametrize("change", [{"delay": 901.0}, {"execute_time": NOW / 1000 + 901}])
+    @each_case("change", [{"delay": 901.0}, {"execute_time": NOW / 1000 + 901}])
     def test_a_due_time_beyond_the_topics_limit_names_its_field(self, change: dict[str, Any]) -> None:
         assert [refuse_draft(Policy(max_delay_ms=900_000), **change).field] == list(change)
 
@@ -689,14 +689,14 @@ class TestAnyDraft:
 class TestZaqarsScenarios:
     """A queue's default delay, a message's own delay over it, and a queue without delays."""
 
-    @pytest.mark.parametrize("mode", DelayMode)
-    @pytest.mark.parametrize(("own", "due"), [({}, 30), ({"delay": 10.0}, 10), ({"delay": 0.0}, 0)])
+    @each_case("mode", DelayMode)
+    @each_case(("own", "due"), [({}, 30), ({"delay": 10.0}, 10), ({"delay": 0.0}, 0)])
     def test_a_tasks_own_delay_overrides_the_default(self, mode: DelayMode, own: dict[str, float], due: int) -> None:
         policy = Policy(default_delay_ms=30_000, delay_mode=mode)
         assert admit_draft(policy, **own).execute_at == NOW + due * 1000
 
-    @pytest.mark.parametrize(("mode", "due"), [(DelayMode.HONOR, 10), (DelayMode.QUEUE, 0)])
-    @pytest.mark.parametrize("own", [{"delay": 10.0}, {"execute_time": NOW / 1000 + 10}], ids=["delay", "execute_time"])
+    @each_case(("mode", "due"), [(DelayMode.HONOR, 10), (DelayMode.QUEUE, 0)])
+    @each_case("own", [{"delay": 10.0}, {"execute_time": NOW / 1000 + 10}], ids=["delay", "execute_time"])
     def test_without_a_default_a_tasks_own_delay_is_honored_or_ignored_by_mode(
         self, mode: DelayMode, due: int, own: dict[str, float]
     ) -> None:
@@ -706,7 +706,7 @@ class TestZaqarsScenarios:
         policy = Policy(delay_mode=DelayMode.QUEUE, max_delay_ms=1, delays=False)
         assert admit_draft(policy, delay=10.0).execute_at == NOW
 
-    @pytest.mark.parametrize("own", [{"delay": -1.0}, {"delay": 1e300}, {"execute_time": math.inf}])
+    @each_case("own", [{"delay": -1.0}, {"delay": 1e300}, {"execute_time": math.inf}])
     def test_a_wrong_delay_is_refused_even_if_it_would_be_ignored(self, own: dict[str, float]) -> None:
         assert [refuse_draft(Policy(delay_mode=DelayMode.QUEUE), **own).field] == list(own)
 
@@ -716,11 +716,11 @@ class TestZaqarsScenarios:
 
 
 class TestNoDelays:
-    @pytest.mark.parametrize("own", [{}, {"delay": 0.0}, {"execute_time": NOW / 1000}, {"execute_time": 0.0}])
+    @each_case("own", [{}, {"delay": 0.0}, {"execute_time": NOW / 1000}, {"execute_time": 0.0}])
     def test_a_task_due_at_once_is_accepted(self, own: dict[str, float]) -> None:
         assert admit_draft(Policy(delays=False), **own).execute_at == NOW
 
-    @pytest.mark.parametrize("own", [{"delay": 0.001}, {"execute_time": NOW / 1000 + 0.001}, {"delay": 900.0}])
+    @each_case("own", [{"delay": 0.001}, {"execute_time": NOW / 1000 + 0.001}, {"delay": 900.0}])
     def test_a_due_time_ahead_is_refused(self, own: dict[str, float]) -> None:
         refusal = refuse_draft(Policy(delays=False), **own)
         [field] = own

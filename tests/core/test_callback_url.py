@@ -6,9 +6,10 @@ import pytest
 
 from later.core.callback_url import check_callback
 from later.core.errors import Refused
+from tests.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "http://h:1/",
@@ -37,7 +38,7 @@ def test_a_callback_that_can_be_called_is_admitted(url: str) -> None:
     assert check_callback(url) == url
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "reason"),
     [
         ("http://h:0/", "port"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from later.core.clock import Clock, Interval
 from later.core.errors import StoreDown
 from tests.builders import NOW
+from tests.cases import each_case
 
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
@@ -107,7 +108,7 @@ class TestInterval:
             contained.append(clocks.contains_true_time())
         assert all(contained)
 
-    @pytest.mark.parametrize("drift_ppm", [-100, 0, 100])
+    @each_case("drift_ppm", [-100, 0, 100])
     def test_it_contains_the_true_time_a_day_after_a_measurement(self, clocks: SimulatedClocks, drift_ppm: int) -> None:
         clocks.drift_ppm = drift_ppm
         clocks.wait(24 * HOUR_US)
@@ -139,7 +140,7 @@ class TestInterval:
 
 
 class TestWallClock:
-    @pytest.mark.parametrize("jump_us", [-HOUR_US, HOUR_US])
+    @each_case("jump_us", [-HOUR_US, HOUR_US])
     def test_a_jump_of_the_wall_clock_does_not_change_the_time(self, clocks: SimulatedClocks, jump_us: int) -> None:
         before = clocks.interval()
         clocks.wall_us += jump_us
@@ -183,7 +184,7 @@ class TestSuspendedMachine:
         clocks.measure()
         assert clocks.clock.is_steady()
 
-    @pytest.mark.parametrize("asleep_us", [60_000, SECOND_US, HOUR_US])
+    @each_case("asleep_us", [60_000, SECOND_US, HOUR_US])
     def test_the_time_is_right_once_it_is_measured(self, clocks: SimulatedClocks, asleep_us: int) -> None:
         clocks.suspend(asleep_us)
         clocks.measure(to_store_us=0, from_store_us=1_500_000)
@@ -191,13 +192,13 @@ class TestSuspendedMachine:
 
 
 class TestStoreThatJumps:
-    @pytest.mark.parametrize("jump_us", [-HOUR_US, -SECOND_US, -10_000, 10_000, SECOND_US, HOUR_US])
+    @each_case("jump_us", [-HOUR_US, -SECOND_US, -10_000, 10_000, SECOND_US, HOUR_US])
     def test_its_new_time_is_taken_over_at_the_next_measurement(self, clocks: SimulatedClocks, jump_us: int) -> None:
         clocks.store_us += jump_us
         clocks.measure()
         assert clocks.contains_true_time()
 
-    @pytest.mark.parametrize("jump_us", [-HOUR_US, HOUR_US])
+    @each_case("jump_us", [-HOUR_US, HOUR_US])
     def test_its_new_time_is_taken_over_from_a_slow_answer_too(self, clocks: SimulatedClocks, jump_us: int) -> None:
         clocks.store_us += jump_us
         clocks.measure(to_store_us=750_000, from_store_us=750_000)

@@ -14,6 +14,7 @@ from later.core.policy_scopes import Policies
 from later.core.task import Task, decode_task, encode_task
 from later.core.validation import EXPECTED, MAX_AHEAD_MS
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 LATER = NOW + 60_000
 TASK = a_task(delay=15, ttl=600, headers={"X-A": "a"})
@@ -34,7 +35,7 @@ def refuse_edit(policy: Policy | None = None, **changes: Any) -> tuple[str, str 
     return caught.value.detail, caught.value.field
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "fields"),
     [
         ({}, {}),
@@ -82,7 +83,7 @@ def test_a_topic_without_delays_refuses_a_new_delay() -> None:
     assert refuse_edit(policy, delay=1) == ("delay: expected none, for the topic's policy allows no delays", "delay")
 
 
-@pytest.mark.parametrize("change", [{"delay": 60}, {"execute_time": LATER / 1000 + 60}])
+@each_case("change", [{"delay": 60}, {"execute_time": LATER / 1000 + 60}])
 def test_in_queue_mode_a_delay_that_would_be_ignored_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="the topic's policy ignores a task's own") as caught:
         edit_task(Policy(delay_mode=DelayMode.QUEUE), **change)
@@ -91,7 +92,7 @@ def test_in_queue_mode_a_delay_that_would_be_ignored_is_refused(change: dict[str
     assert edit_task(Policy(delay_mode=DelayMode.QUEUE, default_delay_ms=1), delay=60).execute_at == LATER + 60_000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "detail"),
     [
         ({"delay": -5}, f"delay: expected {EXPECTED['delay']}, got -5"),
@@ -108,13 +109,13 @@ def test_an_edit_is_refused_like_a_create(changes: dict[str, Any], detail: str) 
     assert refuse_edit(**changes) == (detail, detail.partition(":")[0])
 
 
-@pytest.mark.parametrize("changes", [{}, {"id": "a"}])
+@each_case("changes", [{}, {"id": "a"}])
 def test_an_edit_without_fields_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="expected something to change: delay, execute_time, content"):
         TaskChanges(**changes).require_any()
 
 
-@pytest.mark.parametrize("changes", [{"ttl": None}, {"delay": 0}, {"headers": {}}, {"content": ""}, {"retry": 0}])
+@each_case("changes", [{"ttl": None}, {"delay": 0}, {"headers": {}}, {"content": ""}, {"retry": 0}])
 def test_any_field_is_a_change(changes: dict[str, Any]) -> None:
     TaskChanges(**changes).require_any()
 

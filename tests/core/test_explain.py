@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic, format_duration, format_time
 from later.core.policy import Policy
 from later.core.retry import Failure
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 FAILURE = Failure(2, "status", 503, "answered 503", NOW - 1000, None, 2)
 AT = NOW + 245_000  # 08:04:05
@@ -34,7 +33,7 @@ DUE_TASK = facts("delay", NOW - 12_000)
 PAUSED = Policy(paused=True)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("topic", "sentence"),
     [
         (DUE, "due for 12 s"),
@@ -72,7 +71,7 @@ def test_a_due_task_is_explained(topic: TopicFacts, sentence: str) -> None:
     assert explain(DUE_TASK, topic) == sentence
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("task", "topic", "sentence"),
     [
         (facts("delay", NOW + 10_800_000), IDLE, "due in 3 h"),
@@ -142,7 +141,7 @@ def test_a_task_in_each_state_is_explained(task: TaskFacts, topic: TopicFacts, s
 EMPTY = IDLE._replace(delay=0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("topic", "sentence"),
     [
         (EMPTY, "it has no tasks"),
@@ -192,7 +191,7 @@ def test_the_details_of_a_topic() -> None:
     assert (details["topic"], details["next_due_at"], details["oldest_lateness_s"]) == ("order", None, None)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ms", "text"),
     [
         (-5, "0 s"), (0, "0 s"), (40, "0.04 s"), (400, "0.4 s"), (1000, "1 s"), (119_000, "119 s"), (120_000, "2 min"),
@@ -211,7 +210,7 @@ def test_a_date_is_shown_unless_it_is_today() -> None:
 SHOP_TASK = facts("delay", NOW + 4000, first_due_at=NOW - 12_000, origin="shop.example")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("task", "topic", "sentence"),
     [
         (SHOP_TASK, DUE._replace(unack=144), "waits for other calls to shop.example to end; due for 12 s"),
@@ -234,7 +233,7 @@ def test_a_task_that_waits_for_its_origin(task: TaskFacts, topic: TopicFacts, se
     assert explain_task(task, topic, NOW).details["origin"] == "shop.example"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("topic", "sentence"),
     [
         (IDLE._replace(waiting_for_origins={"shop.example": 99}, next_due_at=NOW + 50),

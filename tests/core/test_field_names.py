@@ -8,11 +8,12 @@ from later.core.errors import Refused
 from later.core.field_names import suggest_field
 from later.core.json_body import parse_draft
 from later.core.task import Draft
+from tests.cases import each_case
 
 FIELDS = Draft.__struct_fields__
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("field", "names"),
     [
         ("execute_time", "at eta when run_at runAt due_at execute-time executeTime EXECUTE_TIME excute_time"),
@@ -29,7 +30,7 @@ def test_a_name_of_another_tool_or_a_misspelling_means_a_field(field: str, names
     assert {name: suggest_field(name, FIELDS) for name in names.split()} == dict.fromkeys(names.split(), field)
 
 
-@pytest.mark.parametrize("name", ["", "colour", "x", "\ud800", "x" * 1_000_000, "priority"])
+@each_case("name", ["", "colour", "x", "\ud800", "x" * 1_000_000, "priority"])
 def test_any_other_name_means_nothing(name: str) -> None:
     assert suggest_field(name, FIELDS) is None
 
@@ -38,7 +39,7 @@ def test_only_known_fields_are_meant() -> None:
     assert suggest_field("at", ["id", "topic"]) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("body", "detail"),
     [
         (b'{"at": 5}', "at: unknown field; did you mean execute_time?"),

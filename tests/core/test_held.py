@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from later.core.held import Held, TopicHold, find_hold
 from later.core.policy import Policy
 from tests.builders import NOW
+from tests.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("policy", "hold", "permits_in_use", "held"),
     [
         (Policy(), None, 0, Held.NO),

@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.host_address import parse_host_address
+from tests.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("host", "address"),
     [
         ("127.0.0.1", "127.0.0.1"),
@@ -39,14 +40,14 @@ def test_every_form_of_an_address_is_that_address(host: str, address: str) -> No
     assert parse_host_address(host) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     "host", ["localhost", "a.example", "a.example.", "1e3", "0xg", "1.example", "127.0.0.1.example", "a-1", "x1"]
 )
 def test_any_other_host_is_a_name(host: str) -> None:
     assert parse_host_address(host) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "host",
     ["256.1.1.1", "1.2.3.4.5", "4294967296", "1.2.3.256", "1.16777216", "08", "1.2.3.08", "a.1", "a.0x1", "1..1", ".1",
      ":", "::g", "1::2::3", "fe80::1%eth0", "::ffff:127.1"],

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from later.core import json_array
 from later.core.json_array import split_array
+from tests.cases import each_case
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.text(),
@@ -31,7 +32,7 @@ def test_a_malformed_element_spoils_no_other(values: list[object], malformed: by
     assert [json.loads(element) for element in others] == values
 
 
-@pytest.mark.parametrize("document", [b"", b"{}", b"[1,", b"[1 2]", b"[1] 2", b"[NaN] 2", b"[,]", b"nope"])
+@each_case("document", [b"", b"{}", b"[1,", b"[1 2]", b"[1] 2", b"[NaN] 2", b"[,]", b"nope"])
 def test_a_document_that_is_not_an_array_is_refused(document: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         split_array(document)

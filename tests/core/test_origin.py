@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from later.core.origin import Origin
+from tests.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("callback", "origin"),
     [
         ("http://receiver.example/x?y", ("http", "receiver.example", 80)),
@@ -31,7 +32,7 @@ def test_an_origin_is_what_is_called(callback: str, origin: tuple[str, str, int]
     assert Origin.of(callback) == origin
 
 
-@pytest.mark.parametrize(
+@each_case(
     "callback",
     [
         "", "nonsense", "//h/", "http://", "http:///x", "ftp://h/", "http://:80/", "http://h:0/", "http://h:99999/",
@@ -43,7 +44,7 @@ def test_what_cannot_be_called_has_no_origin(callback: str) -> None:
         Origin.of(callback)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("origin", "authority"),
     [
         (Origin("http", "h", 80), "h"),

@@ -31,6 +31,7 @@ from later.core.policy_scopes import (
 )
 from later.core.retry import Outcome, OutcomeKind, SettleTarget, judge
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 TOPIC, NAMESPACE = topic_scope("shop/order"), namespace_scope("shop")
 
@@ -123,14 +124,14 @@ class TestLevels:
             assert format_policy(daemon_policy(**{field: value}))[field] == value
 
 
-@pytest.mark.parametrize("field", TAKE_ZERO)
+@each_case("field", TAKE_ZERO)
 def test_zero_is_a_value_and_overrides_higher_levels(field: str) -> None:
     assert parse_policy_fields({field: 0}) == {field: 0}
     assert applied(field, daemon=EXAMPLES[field][0], namespace=EXAMPLES[field][1], topic=0) == (0, Level.TOPIC)
 
 
 class TestScopes:
-    @pytest.mark.parametrize(
+    @each_case(
         ("topic", "namespace"),
         [("order", "default"), ("shop/order", "shop"), ("a/b/c", "a"), ("default/a/b", "default")],
     )
@@ -157,14 +158,14 @@ class TestScopes:
         assert policies.level_of(NAMESPACE, "retry") is Level.DAEMON
 
 
-@pytest.mark.parametrize(("given", "value"), [(7.0, 7), (1e2, 100), (-0.0, 0)])
+@each_case(("given", "value"), [(7.0, 7), (1e2, 100), (-0.0, 0)])
 def test_an_integral_float_is_an_integer(given: float, value: int) -> None:
     fields = parse_policy_fields({"retry": given, "concurrency": given})
     assert [(number, type(number)) for number in fields.values()] == [(value, int)] * 2
 
 
 class TestWrongValues:
-    @pytest.mark.parametrize(
+    @each_case(
         ("field", "values"),
         [
             *((name, [-1, -0.001, True, False, "15", [], {}, float("nan"), float("inf"), 10**400])
@@ -220,7 +221,7 @@ class TestDefaultsAndLimits:
             == 900_000
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("before", "daemon", "after", "field"),
         [
             ({}, DEFAULT_POLICY, {"default_delay": 900.001, "max_delay": 900}, "default_delay"),
@@ -241,7 +242,7 @@ class TestDefaultsAndLimits:
         assert caught.value.field == field
         assert "expected a default_delay of at most the max_delay that applies" in caught.value.detail
 
-    @pytest.mark.parametrize("after", [{"paused": True}, {"retry": 5}, {"default_delay": 9}])
+    @each_case("after", [{"paused": True}, {"retry": 5}, {"default_delay": 9}])
     def test_a_conflict_with_a_higher_level_does_not_prevent_other_changes(self, after: dict[str, Any]) -> None:
         before = {TOPIC: {"default_delay": 60}, NAMESPACE: {"max_delay": 9}}
         policies = self.change(before, TOPIC, after)
@@ -276,7 +277,7 @@ class TestSettings:
         assert Policies(DEFAULT_POLICY, {TOPIC: settings}).for_topic("shop/order").retry == 5
         assert settings.merge({"retry": 6}).fields == {"retry": 6, "colour": "red"}
 
-    @pytest.mark.parametrize(("field", "value"), [("rate", 1e-306), ("retry", "many"), ("timeout", 10**9)])
+    @each_case(("field", "value"), [("rate", 1e-306), ("retry", "many"), ("timeout", 10**9)])
     def test_a_value_of_a_newer_version_is_ignored_too(self, field: str, value: Any) -> None:
         policies = Policies(DEFAULT_POLICY, {TOPIC: Settings({field: value, "ttl": 60})})
         assert policies.for_topic("shop/order") == Policies(DEFAULT_POLICY, {TOPIC: Settings({"ttl": 60})}).for_topic(

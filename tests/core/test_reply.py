@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
 from urllib.parse import quote
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.core.retry_after import parse_retry_after
 from later.core.validation import MAX_AHEAD_MS
 from tests.builders import NOW
+from tests.cases import each_case
 
 OTHER_STATUSES = sorted({*range(100, 200), *range(300, 600)} - {410, 429, 503})
 
@@ -35,7 +35,7 @@ class TestStatus:
         statuses = range(200, 300)
         assert [*map(parse, statuses)] == [Outcome(kind=OutcomeKind.DONE, status=status) for status in statuses]
 
-    @pytest.mark.parametrize("status", [429, 503])
+    @each_case("status", [429, 503])
     def test_429_and_503_are_busy(self, status: int) -> None:
         assert parse(status) == Outcome(
             kind=OutcomeKind.BUSY, reason="status", status=status, message=f"answered {status}"
@@ -52,7 +52,7 @@ class TestStatus:
             for status in OTHER_STATUSES
         ]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("status", "kind"),
         [
             (301, OutcomeKind.FAILED),
@@ -67,26 +67,26 @@ class TestStatus:
 
 
 class TestCode:
-    @pytest.mark.parametrize(
+    @each_case(
         "body",
         [b'{"code": 100}', b'{"code":100}', b' {"code": 100, "msg": "ok"}\r\n', b'{"c\\u006fde": 100}'],
     )
     def test_code_100_is_done(self, body: bytes) -> None:
         assert parse(200, body) == Outcome(kind=OutcomeKind.DONE, status=200)
 
-    @pytest.mark.parametrize("status", [200, 202, 299])
+    @each_case("status", [200, 202, 299])
     def test_code_101_is_busy(self, status: int) -> None:
         assert parse(status, b'{"code": 101}') == Outcome(
             kind=OutcomeKind.BUSY, reason="code", status=status, message="answered code 101: busy"
         )
 
-    @pytest.mark.parametrize("code", [0, -1, 99, 102, 200, 1000, 2**63, -(2**63) - 1, 10**400])
+    @each_case("code", [0, -1, 99, 102, 200, 1000, 2**63, -(2**63) - 1, 10**400])
     def test_any_other_code_is_failed(self, code: int) -> None:
         assert parse(200, json.dumps({"code": code}).encode()) == Outcome(
             kind=OutcomeKind.FAILED, reason="code", status=200, message=f"answered code {code}"
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         "code",
         ["100.0", "1e2", '"100"', '"101"', "true", "false", "null", "[100]", '{"code": 100}', '""', "100.5"],
     )
@@ -95,7 +95,7 @@ class TestCode:
             kind=OutcomeKind.FAILED, reason="code", status=200, message="answered code that is no integer"
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         "body",
         [
             None,
@@ -121,12 +121,11 @@ class TestCode:
             b"[" * 65_536,
             b'{"a":' * 10_000,
         ],
-        ids=lambda body: ascii(body)[:24],
     )
     def test_a_body_without_a_code_is_done(self, body: bytes | None) -> None:
         assert parse(200, body) == Outcome(kind=OutcomeKind.DONE, status=200)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "body",
         [
             b'{"msg": "cut in a \\ud83d", "code": 102}',
@@ -145,11 +144,11 @@ NOT_DONE = [(429, b""), (503, b""), (200, b'{"code": 101}'), (500, b""), (404, b
 
 
 class TestLaterAfter:
-    @pytest.mark.parametrize(("status", "body"), NOT_DONE)
+    @each_case(("status", "body"), NOT_DONE)
     def test_a_receiver_may_ask_for_a_pause_of_this_task_alone(self, status: int, body: bytes) -> None:
         assert parse(status, body, later_after="1.5").later_after_ms == 1500
 
-    @pytest.mark.parametrize(("status", "body"), NOT_DONE)
+    @each_case(("status", "body"), NOT_DONE)
     def test_later_after_wins_over_retry_after(self, status: int, body: bytes) -> None:
         outcome = parse(status, body, retry_after="120", later_after="5")
         assert (outcome.later_after_ms, outcome.retry_after_ms) == (5000, None)
@@ -162,7 +161,7 @@ class TestLaterAfter:
         outcome = parse(200, b'{"code": 100}', later_after="5", later_reason="x")
         assert outcome == Outcome(kind=OutcomeKind.DONE, status=200)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "pause_ms"),
         [
             ("0", 0),
@@ -179,16 +178,14 @@ class TestLaterAfter:
             ("1e999", MAX_AHEAD_MS),
             ("9" * 5000, MAX_AHEAD_MS),
         ],
-        ids=lambda value: str(value)[:20],
     )
     def test_a_pause_is_a_number_of_seconds_up_to_ten_years(self, text: str, pause_ms: int) -> None:
         assert parse_later_after(text) == pause_ms
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         ["", " ", "soon", "-5", "+5", "5s", "1,5", "1.", ".5", "nan", "inf", "0x10", "1_0", "٣", "5, 6", "\x00",
          "\udcff", "Fri, 15 Jan 2027 08:01:00 GMT"],
-        ids=ascii,
     )  # fmt: skip
     def test_any_other_text_is_no_pause(self, text: str) -> None:
         assert parse_later_after(text) is None
@@ -208,16 +205,16 @@ class TestLaterAfter:
 
 
 class TestLaterReason:
-    @pytest.mark.parametrize(("status", "body"), [*NOT_DONE, (410, b"")])
+    @each_case(("status", "body"), [*NOT_DONE, (410, b"")])
     def test_a_reason_is_the_message(self, status: int, body: bytes) -> None:
         outcome = parse(status, body, later_reason="KeyError: %27amount%27")
         assert (outcome.message, outcome.status) == ("KeyError: 'amount'", status)
 
-    @pytest.mark.parametrize("text", ["", " ", "%20%0A"])
+    @each_case("text", ["", " ", "%20%0A"])
     def test_an_empty_reason_is_none(self, text: str) -> None:
         assert parse(500, later_reason=text).message == "answered 500"
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "reason"),
         [
             ("gr%C3%BC%C3%9Fe%20%F0%9F%A6%94", "grüße 🦔"),
@@ -233,12 +230,11 @@ class TestLaterReason:
             ("%E2%80%AEevil", "\ufffdevil"),
             ("caf\udce9 \ud800", "caf\ufffd \ufffd"),
         ],
-        ids=ascii,
     )
     def test_a_reason_is_one_line_of_percent_encoded_utf_8(self, text: str, reason: str) -> None:
         assert decode_reason(text) == reason
 
-    @pytest.mark.parametrize(("length", "kept"), [(200, "ü" * 200), (201, "ü" * 199 + "…")])
+    @each_case(("length", "kept"), [(200, "ü" * 200), (201, "ü" * 199 + "…")])
     def test_a_reason_has_200_characters(self, length: int, kept: str) -> None:
         assert decode_reason("%C3%BC" * length) == kept
 
@@ -256,7 +252,7 @@ class TestLaterReason:
 
 
 class TestLocation:
-    @pytest.mark.parametrize(
+    @each_case(
         ("location", "target"),
         [
             ("/later/", "/later/"),
@@ -267,18 +263,17 @@ class TestLocation:
             ("/a\x1b[31m", "/a\ufffd[31m"),
             ("/" + "x" * 200, "/" + "x" * 98 + "…"),
         ],
-        ids=lambda text: ascii(text)[:30],
     )
-    @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+    @each_case("status", [300, 301, 302, 303, 307, 308])
     def test_the_message_of_a_redirect_says_where_it_points(self, status: int, location: str, target: str) -> None:
         message = parse(status, location=location).message
         assert message == f"answered {status}, which points to {target}: redirects are not followed"
 
-    @pytest.mark.parametrize("location", ["", "?token=s3cret", "#s3cret", "http://[::1", "http://[s3cret]/"])
+    @each_case("location", ["", "?token=s3cret", "#s3cret", "http://[::1", "http://[s3cret]/"])
     def test_a_location_that_says_nothing_is_left_out(self, location: str) -> None:
         assert parse(302, location=location).message == "answered 302"
 
-    @pytest.mark.parametrize("status", [404, 500])
+    @each_case("status", [404, 500])
     def test_only_a_redirect_points_somewhere(self, status: int) -> None:
         assert parse(status, location="/later/").message == f"answered {status}"
 
@@ -288,15 +283,15 @@ class TestLocation:
 
 
 class TestRetryAfter:
-    @pytest.mark.parametrize(("status", "body"), [(429, b""), (503, b""), (503, None), (200, b'{"code": 101}')])
+    @each_case(("status", "body"), [(429, b""), (503, b""), (503, None), (200, b'{"code": 101}')])
     def test_a_busy_receiver_may_ask_for_a_pause(self, status: int, body: bytes | None) -> None:
         assert parse(status, body, retry_after="120").retry_after_ms == 120_000
 
-    @pytest.mark.parametrize(("status", "body"), [(200, b""), (500, b""), (410, b""), (200, b'{"code": 102}')])
+    @each_case(("status", "body"), [(200, b""), (500, b""), (410, b""), (200, b'{"code": 102}')])
     def test_only_a_busy_receiver_may_ask_for_a_pause(self, status: int, body: bytes) -> None:
         assert parse(status, body, retry_after="120").retry_after_ms is None
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "pause_ms"),
         [
             ("0", 0),
@@ -313,7 +308,7 @@ class TestRetryAfter:
     def test_a_huge_number_of_seconds_is_still_a_pause(self) -> None:
         assert (parse_retry_after("9" * 5000, NOW) or 0) > 86_400_000
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         [
             "Fri, 15 Jan 2027 08:01:00 GMT",
@@ -327,11 +322,11 @@ class TestRetryAfter:
     def test_a_date_is_a_pause_until_then(self, text: str) -> None:
         assert parse_retry_after(text, NOW) == 60_000
 
-    @pytest.mark.parametrize("text", ["Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 15 Jan 2027 08:00:00 GMT"])
+    @each_case("text", ["Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 15 Jan 2027 08:00:00 GMT"])
     def test_a_past_date_is_no_pause(self, text: str) -> None:
         assert parse_retry_after(text, NOW) == 0
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         [
             "",
@@ -351,7 +346,6 @@ class TestRetryAfter:
             "\x00",
             "\udcff",
         ],
-        ids=lambda text: ascii(text)[:32],
     )
     def test_any_other_text_is_ignored(self, text: str) -> None:
         assert parse_retry_after(text, NOW) is None
@@ -417,14 +411,14 @@ class TestAnyReply:
 
 
 class TestAck:
-    @pytest.mark.parametrize("body", [None, b"", b"ok", b"[100]", b'{"status": "done"}'])
+    @each_case("body", [None, b"", b"ok", b"[100]", b'{"status": "done"}'])
     def test_with_ack_code_a_reply_without_a_code_has_failed(self, body: bytes | None) -> None:
         outcome = parse(200, body, ack=Ack.CODE)
         assert (outcome.kind, outcome.reason, outcome.message) == (
             OutcomeKind.FAILED, "code", "answered 200 without a code",
         )  # fmt: skip
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("code", "kind"),
         [
             ("100", OutcomeKind.DONE),
@@ -436,12 +430,12 @@ class TestAck:
     def test_with_ack_code_a_code_means_the_same(self, code: str, kind: OutcomeKind) -> None:
         assert parse(200, b'{"code": %s}' % code.encode(), ack=Ack.CODE).kind is kind
 
-    @pytest.mark.parametrize("code", ["100", "101", "102", "null"])
+    @each_case("code", ["100", "101", "102", "null"])
     def test_with_ack_status_the_body_is_ignored(self, code: str) -> None:
         assert parse(204, b'{"code": %s}' % code.encode(), ack=Ack.STATUS).kind is OutcomeKind.DONE
 
-    @pytest.mark.parametrize("ack", Ack)
-    @pytest.mark.parametrize(
+    @each_case("ack", Ack)
+    @each_case(
         ("status", "kind"),
         [
             (429, OutcomeKind.BUSY),

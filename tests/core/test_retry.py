@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from later.core.retry import (
 from later.core.task import Task
 from later.core.validation import DAY_MS, MAX_AHEAD_MS
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 DONE = Outcome(kind=OutcomeKind.DONE, status=200)
 FAILED = Outcome(kind=OutcomeKind.FAILED, reason="status", status=500, message="answered 500")
@@ -95,7 +95,7 @@ def failure_in(verdict: Verdict | None) -> Failure:
 
 
 class TestBackoff:
-    @pytest.mark.parametrize(
+    @each_case(
         ("failures", "pause_s"),
         [(1, 10), (2, 20), (3, 40), (4, 80), (9, 2560), (10, 3600), (11, 3600), (1000, 3600), (10**9, 3600)],
     )
@@ -117,13 +117,13 @@ class TestBackoff:
         plain = min(policy.retry_base_ms * 2 ** (failures - 1), policy.retry_cap_ms)
         assert policy.retry_pause_ms(failures, random) >= plain
 
-    @pytest.mark.parametrize(("random", "pause_ms"), [(0.0, 10_000), (0.5, 12_500), (0.999, 14_995)])
+    @each_case(("random", "pause_ms"), [(0.0, 10_000), (0.5, 12_500), (0.999, 14_995)])
     def test_jitter_lengthens_by_its_share(self, random: float, pause_ms: int) -> None:
         assert Policy(retry_jitter=0.5).retry_pause_ms(1, random) == pause_ms
 
 
 class TestExpiry:
-    @pytest.mark.parametrize(("now", "expired"), [(NOW + 4_999, False), (NOW + 5_000, True)])
+    @each_case(("now", "expired"), [(NOW + 4_999, False), (NOW + 5_000, True)])
     def test_at_the_tie_expiry_wins(self, now: int, expired: bool) -> None:
         assert is_expired(a_task(ttl=5), now) is expired
 
@@ -150,11 +150,11 @@ class TestFailed:
     def test_a_failure_is_kept(self) -> None:
         assert failure_in(judge_outcome(FAILED, attempt=7)) == Failure(1, "status", 500, "answered 500", NOW, None, 7)
 
-    @pytest.mark.parametrize(("before", "pause_s"), [(None, 10), (a_failure(1), 20), (a_failure(2), 40)])
+    @each_case(("before", "pause_s"), [(None, 10), (a_failure(1), 20), (a_failure(2), 40)])
     def test_the_next_attempt_comes_after_a_pause_that_doubles(self, before: Failure | None, pause_s: int) -> None:
         assert judge_outcome(FAILED, before).at == NOW + pause_s * 1000
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("max_retry", "targets"),
         [(0, "D"), (1, "ED"), (3, "EEED"), (1000, "E" * 1000 + "D")],
         ids=["none", "one", "three", "a thousand"],
@@ -183,7 +183,7 @@ class TestFailed:
     def test_a_pause_may_go_beyond_the_expiry(self) -> None:
         assert judge_outcome(FAILED, task=a_task(ttl=5)).at == judge_outcome(FAILED).at
 
-    @pytest.mark.parametrize("outcome", [FAILED, BUSY], ids=["failed", "busy"])
+    @each_case("outcome", [FAILED, BUSY], ids=["failed", "busy"])
     def test_a_failure_after_the_ttl_has_ended_is_the_last(self, outcome: Outcome) -> None:
         verdict = judge_outcome(outcome, task=a_task(created_at=NOW - 5000, ttl=5))
         assert (verdict.target, failure_in(verdict).reason) == (SettleTarget.DEAD, "expired")
@@ -191,7 +191,7 @@ class TestFailed:
     def test_success_after_the_ttl_has_ended_is_success(self) -> None:
         assert judge_outcome(DONE, task=a_task(created_at=NOW - 5000, ttl=5)).target is SettleTarget.DONE
 
-    @pytest.mark.parametrize("message", ["x" * 201, "ü" * 10_000, "\ud800" * 201])
+    @each_case("message", ["x" * 201, "ü" * 10_000, "\ud800" * 201])
     def test_a_long_message_is_cut(self, message: str) -> None:
         outcome = msgspec.structs.replace(FAILED, message=message)
         assert len(failure_in(judge_outcome(outcome)).message) == MAX_MESSAGE_CHARS
@@ -205,14 +205,14 @@ class TestBusy:
     def test_busy_costs_no_retry(self) -> None:
         assert failure_in(judge_outcome(BUSY, a_failure(2))).failures == 2
 
-    @pytest.mark.parametrize("before", [None, a_failure(1), a_failure(3), a_failure(3, busy_since=NOW - 5)])
+    @each_case("before", [None, a_failure(1), a_failure(3), a_failure(3, busy_since=NOW - 5)])
     def test_busy_pauses_as_after_a_first_failure(self, before: Failure | None) -> None:
         assert judge_outcome(BUSY, before).at == NOW + 10_000
 
     def test_busy_is_not_a_failure_even_without_retries_left(self) -> None:
         assert judge_outcome(BUSY, task=a_task(max_retry=0)).target is SettleTarget.ERROR
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("requested_ms", "pause_ms"),
         [
             (0, 1000),
@@ -229,7 +229,7 @@ class TestBusy:
         outcome = msgspec.structs.replace(BUSY, retry_after_ms=requested_ms)
         assert judge_outcome(outcome).at == NOW + pause_ms
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("last", "since"),
         [
             (None, NOW),
@@ -268,11 +268,11 @@ class TestBusy:
 class TestOwnPause:
     """A pause that a receiver asked for one task alone, by `later-after`."""
 
-    @pytest.mark.parametrize(("outcome", "pause_ms"), [(FAILED, 10), (BUSY, 1000)], ids=["failed", "busy"])
+    @each_case(("outcome", "pause_ms"), [(FAILED, 10), (BUSY, 1000)], ids=["failed", "busy"])
     def test_a_pause_of_zero_is_the_shortest(self, outcome: Outcome, pause_ms: int) -> None:
         assert judge_outcome(pausing(outcome, 0)).at == NOW + pause_ms
 
-    @pytest.mark.parametrize("outcome", [FAILED, BUSY], ids=["failed", "busy"])
+    @each_case("outcome", [FAILED, BUSY], ids=["failed", "busy"])
     def test_a_pause_may_be_longer_than_a_day(self, outcome: Outcome) -> None:
         assert judge_outcome(pausing(outcome, 3 * DAY_MS)).at == NOW + 3 * DAY_MS
 
@@ -288,7 +288,7 @@ class TestOwnPause:
     def test_gone_is_gone_whatever_the_pause(self) -> None:
         assert judge_outcome(pausing(GONE, 5000)).target is SettleTarget.DEAD
 
-    @pytest.mark.parametrize("late_ms", [-DAY_MS, 0, 2 * DAY_MS], ids=["early", "in time", "late"])
+    @each_case("late_ms", [-DAY_MS, 0, 2 * DAY_MS], ids=["early", "in time", "late"])
     def test_the_day_of_busy_answers_begins_with_the_first_one_after_such_a_pause(self, late_ms: int) -> None:
         paused = judge_outcome(pausing(BUSY, 3 * DAY_MS), a_failure(busy_since=NOW - DAY_MS + 1))
         now = paused.at + late_ms
@@ -399,7 +399,7 @@ class TestUnsent:
     def test_a_fresh_task_may_be_sent(self) -> None:
         assert judge_unsent(a_task(), 1, None, NOW) is None
 
-    @pytest.mark.parametrize(("now", "target"), [(NOW + 4_999, None), (NOW + 5_000, SettleTarget.DEAD)])
+    @each_case(("now", "target"), [(NOW + 4_999, None), (NOW + 5_000, SettleTarget.DEAD)])
     def test_at_the_tie_expiry_wins(self, now: int, target: SettleTarget | None) -> None:
         verdict = judge_unsent(a_task(ttl=5), 1, None, now)
         assert (verdict and verdict.target) is target
@@ -412,12 +412,12 @@ class TestUnsent:
             Failure(2, "expired", 500, "its ttl ended before it was done", NOW + 9_000, None, 3),
         )
 
-    @pytest.mark.parametrize("last", [None, a_failure(attempt=5), a_failure(busy_since=NOW - 9, attempt=40)])
+    @each_case("last", [None, a_failure(attempt=5), a_failure(busy_since=NOW - 9, attempt=40)])
     def test_sixteen_lost_leases_in_a_row_are_tolerated(self, last: Failure | None) -> None:
         since = last.attempt if last else 0
         assert judge_unsent(a_task(), since + 16 + 1, last, NOW) is None
 
-    @pytest.mark.parametrize("last", [None, a_failure(attempt=5), a_failure(busy_since=NOW - 9, attempt=40)])
+    @each_case("last", [None, a_failure(attempt=5), a_failure(busy_since=NOW - 9, attempt=40)])
     def test_seventeen_lost_leases_in_a_row_are_too_many(self, last: Failure | None) -> None:
         since = last.attempt if last else 0
         assert failure_in(judge_unsent(a_task(), since + 17 + 1, last, NOW)).reason == "lost"
@@ -449,7 +449,7 @@ class TestStoredFailure:
     def test_a_failure_is_read_as_it_was_written(self, failure: Failure) -> None:
         assert decode_failure(encode_failure(failure)) == failure
 
-    @pytest.mark.parametrize(
+    @each_case(
         "stored",
         [
             b"",
@@ -464,7 +464,6 @@ class TestStoredFailure:
             msgspec.msgpack.encode(["1", "status", 500, "", 0, None, 0]),
             msgspec.msgpack.encode({"failures": 1}),
         ],
-        ids=lambda stored: ascii(stored[:12]),
     )
     def test_garbage_counts_as_no_failure(self, stored: bytes) -> None:
         assert decode_failure(stored) == NO_FAILURE

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from later.core.errors import UnreadableBody
 from later.core.task import Task, decode_task, encode_task, new_id, pack_id, unpack_id
 from tests.builders import a_task
+from tests.cases import each_case
 
 ID_CHARACTERS = string.ascii_letters + string.digits + "._~:-"
 LEGAL_IDS = st.text(ID_CHARACTERS, min_size=1, max_size=128)
@@ -122,7 +123,7 @@ class TestId:
     def test_an_id_is_unpacked_as_it_was_packed(self, task_id: str) -> None:
         assert unpack_id(pack_id(task_id)) == task_id
 
-    @pytest.mark.parametrize("version", range(1, 9))
+    @each_case("version", range(1, 9))
     def test_a_uuid_of_any_version_takes_16_bytes(self, version: int) -> None:
         generated = uuid.UUID(int=(0x35ADBDE5_77C4_0D65_8DAC_0082D91F2554 & ~(0xF << 76)) | version << 76)
         assert pack_id(str(generated)) == generated.bytes

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.aiohttp_client import AiohttpClient
 from tests.builders import NO_GUARD, NOW, a_task
+from tests.cases import each_case
 from tests.delivery.hostile_replies import ENDLESS
 from tests.delivery.scripted_receiver import End, ScriptedReceiver, ScriptedReply
 from tests.receivers import BUSY, Receiver, a_sender, answers
@@ -23,7 +22,7 @@ async def outcomes_of(*replies: ScriptedReply) -> list[Outcome]:
         return outcomes
 
 
-@pytest.mark.parametrize("reply", ENDLESS.values(), ids=ENDLESS)
+@each_case("reply", ENDLESS.values(), ids=ENDLESS)
 async def test_an_endless_reply_is_cut_off(reply: ScriptedReply) -> None:
     [outcome] = await outcomes_of(reply._replace(end=End.KEEP))
     assert outcome.reason != "timeout"

@@ -19,6 +19,7 @@ from later.delivery.http_client import LocalFault
 from later.delivery.own_client import OwnClient
 from later.delivery.request import CallbackRequest
 from tests.builders import NO_GUARD
+from tests.cases import each_case
 from tests.receivers import DONE, Receiver, answers, never_answers
 
 pytestmark = pytest.mark.usefixtures("own_client")
@@ -73,7 +74,7 @@ class TestCancelledCall:
                 await call
 
 
-@pytest.mark.parametrize("number", [errno.ENOBUFS, errno.ENOMEM], ids=errno.errorcode.get)
+@each_case("number", [errno.ENOBUFS, errno.ENOMEM])
 async def test_a_request_for_which_this_machine_has_no_memory_is_a_local_fault(number: int) -> None:
     async with Receiver(never_answers).listen() as receiver, a_connection(receiver) as connection:
         call = await begin_call(connection)

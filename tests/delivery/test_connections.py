@@ -18,6 +18,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.delivery.http_client import LocalFault
 from later.delivery.resolver import Resolver, resolve_host
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.receivers import (
     BUSY,
     DONE,
@@ -71,7 +72,7 @@ async def answer_without_tls(connection: Connection) -> None:
 
 
 class TestNoConnection:
-    @pytest.mark.parametrize(
+    @each_case(
         ("callback", "why"),
         [
             ("http://127.0.0.1:{port}/?secret", "Connection refused"),
@@ -119,7 +120,7 @@ def closes_when_idle(beginning: bytes = b"", *, reset: bool = False) -> Behavior
 
 
 class TestKeptConnection:
-    @pytest.mark.parametrize(
+    @each_case(
         "reply",
         [
             DONE,
@@ -147,8 +148,8 @@ class TestKeptConnection:
                 await sender.send(a_task(callback=receiver.url), 1, NOW)
         assert receiver.connections == 1
 
-    @pytest.mark.parametrize("reset", [False, True])
-    @pytest.mark.parametrize("content", ["hello", "x" * 2_000_000], ids=["short", "long"])
+    @each_case("reset", [False, True])
+    @each_case("content", ["hello", "x" * 2_000_000], ids=["short", "long"])
     async def test_a_request_is_repeated_if_an_idle_connection_was_closed(self, reset: bool, content: str) -> None:
         async with Receiver(closes_when_idle(reset=reset), answers(BUSY)).listen() as receiver, a_sender() as sender:
             await sender.send(a_task(callback=receiver.url), 1, NOW)
@@ -166,7 +167,7 @@ class TestKeptConnection:
             outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
         assert (outcome.reason, receiver.connections) == ("reply", 1)
 
-    @pytest.mark.parametrize("beginning", [b"H", b"HTTP/1.1 20", DONE[:-1]])
+    @each_case("beginning", [b"H", b"HTTP/1.1 20", DONE[:-1]])
     async def test_a_request_is_not_repeated_once_its_answer_has_begun(self, beginning: bytes) -> None:
         async with Receiver(closes_when_idle(beginning)).listen() as receiver, a_sender() as sender:
             await sender.send(a_task(callback=receiver.url), 1, NOW)

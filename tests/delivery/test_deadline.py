@@ -9,6 +9,7 @@ import pytest
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.http_client import LocalFault
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.receivers import DONE, SHORT_TIMEOUT_MS, Connection, Receiver, a_sender, deliver_to, never_answers
 
 pytestmark = pytest.mark.usefixtures("client")
@@ -17,7 +18,7 @@ TIMEOUT_MS = 50
 """Of calls that are never answered: nothing needs to happen in time."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     "start",
     [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 65536\r\n\r\n"],
     ids=["status", "headers", "body"],
@@ -112,8 +113,8 @@ async def cancel_call(
         await receiver.wait_no_connection()
 
 
-@pytest.mark.parametrize("calls_before", [0, 1], ids=["new", "kept"])
-@pytest.mark.parametrize("phase", CALL_PHASES)
+@each_case("calls_before", [0, 1], ids=["new", "kept"])
+@each_case("phase", CALL_PHASES)
 async def test_a_call_that_is_cancelled_in_any_phase_has_no_outcome_and_closes_its_connection(
     phase: str, calls_before: int
 ) -> None:

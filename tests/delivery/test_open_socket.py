@@ -17,6 +17,7 @@ from later.delivery.own_client import OwnClient
 from later.delivery.proxy import Proxy
 from tests import receivers
 from tests.builders import NO_GUARD, NOW, a_task
+from tests.cases import each_case
 from tests.delivery.forward_proxy import ForwardProxy
 from tests.receivers import DONE, FakeNameServers, Receiver, a_sender, answers, answers_and_closes
 
@@ -51,9 +52,7 @@ def fails_with(number: int) -> OpenSocket:
     return fail
 
 
-@pytest.mark.parametrize(
-    "number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL], ids=errno.errorcode.get
-)
+@each_case("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL])
 async def test_what_this_machine_lacks_is_no_outcome(number: int) -> None:
     async with a_sender(client=a_client(fails_with(number))) as sender:
         with pytest.raises(LocalFault, match=os.strerror(number)):
@@ -67,7 +66,7 @@ async def test_what_this_machine_lacks_for_a_proxy_is_no_outcome() -> None:
             await sender.send(a_task(callback="https://receiver.example/"), 1, NOW)
 
 
-@pytest.mark.parametrize("number", [errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EPERM], ids=errno.errorcode.get)
+@each_case("number", [errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EPERM])
 async def test_other_errors_are_no_connection(number: int) -> None:
     async with a_sender(client=a_client(fails_with(number))) as sender:
         outcome = await sender.send(a_task(callback="http://127.0.0.1:9/"), 1, NOW)
@@ -91,7 +90,7 @@ async def test_the_function_gets_the_host_of_the_callback(monkeypatch: pytest.Mo
     assert sockets.hosts == ["receiver.example", "127.0.0.1"]
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
+@each_case("scheme", ["http", "https"])
 async def test_the_function_gets_the_host_of_the_proxy(scheme: str) -> None:
     sockets = RecordedSockets()
     async with ForwardProxy().listen() as proxy:

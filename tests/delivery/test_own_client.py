@@ -25,6 +25,7 @@ from later.delivery.own_client import OwnClient
 from later.delivery.pool import idle_limit
 from later.delivery.resolver import Resolver
 from tests.builders import NO_GUARD, NOW, a_task
+from tests.cases import each_case
 from tests.delivery.hostile_replies import ENDLESS
 from tests.delivery.scripted_receiver import ScriptedReply
 from tests.receivers import (
@@ -127,9 +128,7 @@ class TestSocket:
             outcomes = [(await send_to(sender, url)).kind for _ in range(2)]
         assert (outcomes, sockets.opened) == ([OutcomeKind.DONE] * 2, [("receiver.example", "127.0.0.1")] * 2)
 
-    @pytest.mark.parametrize(
-        "number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM], ids=errno.errorcode.get
-    )
+    @each_case("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
     async def test_a_socket_that_this_machine_cannot_open_is_no_outcome(self, number: int) -> None:
         sockets = Sockets()
         sockets.error = OSError(number, os.strerror(number))
@@ -281,9 +280,7 @@ class TestIdleConnections:
             await receiver.wait_no_connection()
             assert (await send_to(sender, receiver.url)).kind is OutcomeKind.DONE
 
-    @pytest.mark.parametrize(
-        ("descriptors", "slots", "kept"), [(1024, 256, 384), (65_536, 256, 1024), (256, 256, 0), (64, 256, 0)]
-    )
+    @each_case(("descriptors", "slots", "kept"), [(1024, 256, 384), (65_536, 256, 1024), (256, 256, 0), (64, 256, 0)])
     def test_the_idle_connections_leave_half_of_the_descriptors_that_are_left(
         self, descriptors: int, slots: int, kept: int
     ) -> None:
@@ -369,7 +366,7 @@ async def test_a_receiver_that_half_closes_instead_of_an_answer_is_a_failure_at_
     assert (outcome.reason, outcome.message) == ("reply", "no complete answer: the connection was closed")
 
 
-@pytest.mark.parametrize("reply", [reply for name, reply in ENDLESS.items() if "100 Continue" in name])
+@each_case("reply", [reply for name, reply in ENDLESS.items() if "100 Continue" in name])
 async def test_an_endless_reply_does_not_delay_another_call(reply: ScriptedReply) -> None:
     """The others wait for a reply of 512 KiB each, of which 64 KiB are read at most."""
 
@@ -390,7 +387,7 @@ async def test_an_endless_reply_does_not_delay_another_call(reply: ScriptedReply
     assert {outcome.reason for outcome in endless_outcomes} == {"reply"}
 
 
-@pytest.mark.parametrize("answer", [b"x" * 200_000, b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, None])
+@each_case("answer", [b"x" * 200_000, b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, None])
 async def test_a_failed_call_leaves_nothing_for_the_garbage_collector(answer: bytes | None) -> None:
     behavior = never_answers if answer is None else answers(answer)
     async with Receiver(behavior).listen() as receiver, a_sender(SHORT_TIMEOUT_MS) as sender:

@@ -17,6 +17,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.delivery.http_client import LocalFault, ProxyFailed
 from later.delivery.proxy import Proxy, is_answer_of_proxy
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.delivery.forward_proxy import ESTABLISHED, ForwardProxy
 from tests.delivery.test_connections import SELF_SIGNED, a_closed_port, answer_without_tls
 from tests.receivers import (
@@ -78,7 +79,7 @@ class TestHttp:
         assert parse_headers(proxy.heads[0])["host"] == callback.split("/")[2]
         assert names.lookups == []
 
-    @pytest.mark.parametrize("path", ["", "/", "?", "/a?", "?x=1", "/ü", "/%"])
+    @each_case("path", ["", "/", "?", "/a?", "?x=1", "/ü", "/%"])
     async def test_the_target_is_sent_as_without_a_proxy(self, path: str) -> None:
         heads: list[str] = []
 
@@ -108,7 +109,7 @@ class TestHttp:
             outcome = await outcome_through(proxy.url, "http://receiver.example/", calls=3)
         assert (outcome.kind, proxy.connections) == (OutcomeKind.DONE, 3)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("status", "headers"),
         [
             ("407 Proxy Authentication Required", ["Proxy-Authenticate: Basic"]),
@@ -154,7 +155,7 @@ class TestHttps:
         assert [head.split("\r\n")[0] for head in proxy.heads] == [f"CONNECT {authority} HTTP/1.1"]
         assert "later-attempt" not in proxy.heads[0]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "connect_answer",
         [
             b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
@@ -162,7 +163,6 @@ class TestHttps:
             b"HTTP/1.1 200\r\nContent-Length: 5\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
         ],
-        ids=ascii,
     )
     async def test_a_tunnel_opens_with_a_status_of_2xx_whatever_headers_and_interim_responses_come_with_it(
         self, connect_answer: bytes, trusted: ssl.SSLContext
@@ -174,7 +174,7 @@ class TestHttps:
             outcome = await outcome_through(proxy.url, receiver.url.replace("127.0.0.1", "localhost"))
         assert outcome.kind is OutcomeKind.DONE
 
-    @pytest.mark.parametrize("host", ["[::1]", "[::1]:8443", "127.0.0.1", "h.example", "xn--mnchen-3ya.de:1"])
+    @each_case("host", ["[::1]", "[::1]:8443", "127.0.0.1", "h.example", "xn--mnchen-3ya.de:1"])
     async def test_the_host_of_a_tunnel_has_a_port_and_an_ipv6_address_brackets(self, host: str) -> None:
         heads: list[str] = []
 
@@ -221,7 +221,7 @@ def connect_answers(answer: bytes, end: Callable[[Connection], object] = Connect
 
 @ANY_CLIENT
 class TestFailedTunnel:
-    @pytest.mark.parametrize("status", [400, 403, 407, 502, 503, 504])
+    @each_case("status", [400, 403, 407, 502, 503, 504])
     async def test_an_error_status_is_the_proxys(self, status: int) -> None:
         answer = reply_with_body(b"no", f"{status} No", "Retry-After: 3600")
         async with Receiver(connect_answers(answer)).listen() as proxy:
@@ -232,7 +232,7 @@ class TestFailedTunnel:
         async with Receiver(connect_answers(SMOKESCREENS_REFUSAL)).listen() as proxy:
             assert await outcome_through(proxy.url, "https://receiver.example/") == REFUSED
 
-    @pytest.mark.parametrize(
+    @each_case(
         "answer",
         [
             b"",
@@ -242,20 +242,19 @@ class TestFailedTunnel:
             b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000,
             b"\r\n" * 200_000,
         ],
-        ids=lambda answer: ascii(answer)[:30],
     )
     async def test_garbage_is_the_proxys(self, answer: bytes) -> None:
         async with Receiver(connect_answers(answer)).listen() as proxy:
             outcome = await outcome_through(proxy.url, "https://receiver.example/")
         assert outcome.reason == "proxy"
 
-    @pytest.mark.parametrize("behind", [DONE, b"SSH-2.0-x\r\n\r\n"])
+    @each_case("behind", [DONE, b"SSH-2.0-x\r\n\r\n"])
     async def test_bytes_behind_the_answer_are_not_taken_for_the_origins(self, behind: bytes) -> None:
         async with Receiver(connect_answers(ESTABLISHED + behind)).listen() as proxy:
             outcome = await outcome_through(proxy.url, "https://receiver.example/")
         assert outcome.reason in ("proxy", "connect")  # aiohttp begins TLS with them
 
-    @pytest.mark.parametrize("end", [Connection.close, Connection.reset])
+    @each_case("end", [Connection.close, Connection.reset])
     async def test_the_end_of_an_open_tunnel_is_the_receivers(self, end: Callable[[Connection], object]) -> None:
         async with Receiver(connect_answers(ESTABLISHED, end)).listen() as proxy:
             outcome = await outcome_through(proxy.url, "https://receiver.example/")
@@ -327,7 +326,7 @@ async def open_tunnel(answer: bytes) -> None:
 
 @ANY_CLIENT
 class TestNoProxy:
-    @pytest.mark.parametrize("scheme", ["http", "https"])
+    @each_case("scheme", ["http", "https"])
     async def test_a_refused_connection_is_the_proxys(self, scheme: str) -> None:
         outcome = await outcome_through(f"http://127.0.0.1:{a_closed_port()}", f"{scheme}://receiver.example/")
         assert outcome == failed("no connection to it: Connection refused")
@@ -341,7 +340,7 @@ class TestNoProxy:
 
 @ANY_CLIENT
 class TestCredentials:
-    @pytest.mark.parametrize("scheme", ["http", "https"])
+    @each_case("scheme", ["http", "https"])
     async def test_they_are_sent_to_the_proxy(self, scheme: str) -> None:
         heads: list[str] = []
 
@@ -376,7 +375,7 @@ def test_a_proxy_shows_no_password() -> None:
     assert "bWU6c2VjcmV0" not in repr(Proxy.parse("http://me:secret@h:1"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "by_proxy"),
     [
         ("p; error=dns_error", True),

@@ -17,6 +17,7 @@ from later.core.validation import DAY_MS
 from later.delivery.aiohttp_client import AiohttpClient
 from later.delivery.http_client import MAX_REPLY_BYTES
 from tests.builders import NO_GUARD, NOW, a_task
+from tests.cases import each_case
 from tests.receivers import PolicySender, a_sender
 
 URL = "http://receiver.example/callback"
@@ -59,7 +60,7 @@ def pad(body: bytes, size: int) -> bytes:
     return body + b" " * (size - len(body))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("status", "body"),
     [
         (200, b'{"code": 100}'),
@@ -81,30 +82,28 @@ def pad(body: bytes, size: int) -> bytes:
         (200, b"[" * 60_000),
         (200, b"<html>101</html>"),
     ],
-    ids=repr,
 )
 async def test_a_task_is_done_with_code_100_or_without_a_code(sender: PolicySender, status: int, body: bytes) -> None:
     assert await outcome_from(sender, status, body) == Outcome(kind=OutcomeKind.DONE, status=status)
 
 
-@pytest.mark.parametrize("status", [200, 202])
+@each_case("status", [200, 202])
 async def test_code_101_is_busy(sender: PolicySender, status: int) -> None:
     outcome = await outcome_from(sender, status, b'{"code": 101}')
     assert outcome == Outcome(kind=OutcomeKind.BUSY, reason="code", status=status, message="answered code 101: busy")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "code",
     ["5", "0", "-100", "99", "102", '"100"', "100.0", "1e2", "true", "false", "null", "[100]", "{}", '""', "1" * 5000],
-    ids=lambda code: code[:12],
 )
 async def test_any_other_code_is_failed(sender: PolicySender, code: str) -> None:
     outcome = await outcome_from(sender, 200, f'{{"code": {code}}}'.encode())
     assert (outcome.kind, outcome.reason, outcome.status) == (OutcomeKind.FAILED, "code", 200)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("body", [b"", b'{"code": 100}', b'{"code": 5}'])
+@each_case("status", [429, 503])
+@each_case("body", [b"", b'{"code": 100}', b'{"code": 5}'])
 async def test_429_and_503_are_busy_whatever_the_body(sender: PolicySender, status: int, body: bytes) -> None:
     outcome = await outcome_from(sender, status, body)
     assert (outcome.kind, outcome.reason, outcome.status) == (OutcomeKind.BUSY, "status", status)
@@ -115,7 +114,7 @@ async def test_410_is_gone(sender: PolicySender) -> None:
     assert (outcome.kind, outcome.reason, outcome.status) == (OutcomeKind.GONE, "status", 410)
 
 
-@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308, 400, 401, 404, 409, 413, 418, 500, 502, 504])
+@each_case("status", [300, 301, 302, 303, 304, 307, 308, 400, 401, 404, 409, 413, 418, 500, 502, 504])
 async def test_any_other_status_is_failed_whatever_the_body(sender: PolicySender, status: int) -> None:
     outcome = await outcome_from(sender, status, b'{"code": 100}')
     assert outcome == Outcome(kind=OutcomeKind.FAILED, reason="status", status=status, message=f"answered {status}")
@@ -126,7 +125,7 @@ async def test_the_message_of_a_redirect_says_where_it_points(sender: PolicySend
     assert outcome.message == "answered 307, which points to https://h/later/: redirects are not followed"
 
 
-@pytest.mark.parametrize(("status", "body"), [(503, b""), (500, b""), (200, b'{"code": 101}'), (200, b'{"code": 7}')])
+@each_case(("status", "body"), [(503, b""), (500, b""), (200, b'{"code": 101}'), (200, b'{"code": 7}')])
 async def test_later_after_and_later_reason_are_read(sender: PolicySender, status: int, body: bytes) -> None:
     outcome = await outcome_from(
         sender, status, body, Retry_After="60", Later_After="2.5", Later_Reason="out%20of%20stock"
@@ -134,7 +133,7 @@ async def test_later_after_and_later_reason_are_read(sender: PolicySender, statu
     assert (outcome.later_after_ms, outcome.retry_after_ms, outcome.message) == (2500, None, "out of stock")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "pause_ms"),
     [
         ("120", 120_000),
@@ -148,7 +147,7 @@ async def test_later_after_and_later_reason_are_read(sender: PolicySender, statu
         ("", None),
     ],
 )
-@pytest.mark.parametrize(("status", "body"), [(429, b""), (503, b""), (200, b'{"code": 101}')])
+@each_case(("status", "body"), [(429, b""), (503, b""), (200, b'{"code": 101}')])
 async def test_retry_after_of_a_busy_receiver_is_read(
     sender: PolicySender, status: int, body: bytes, text: str, pause_ms: int | None
 ) -> None:
@@ -156,30 +155,30 @@ async def test_retry_after_of_a_busy_receiver_is_read(
     assert (outcome.kind, outcome.retry_after_ms) == (OutcomeKind.BUSY, pause_ms)
 
 
-@pytest.mark.parametrize(("status", "body"), [(200, b""), (500, b""), (410, b""), (200, b'{"code": 5}')])
+@each_case(("status", "body"), [(200, b""), (500, b""), (410, b""), (200, b'{"code": 5}')])
 async def test_retry_after_of_other_answers_is_ignored(sender: PolicySender, status: int, body: bytes) -> None:
     assert (await outcome_from(sender, status, body, Retry_After="120")).retry_after_ms is None
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "unheard-of"])
+@each_case("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "unheard-of"])
 async def test_an_encoded_body_is_not_read(sender: PolicySender, encoding: str) -> None:
     outcome = await outcome_from(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
     assert outcome.kind is OutcomeKind.DONE
 
 
-@pytest.mark.parametrize("encoding", ["identity", " Identity ", ""])
+@each_case("encoding", ["identity", " Identity ", ""])
 async def test_a_body_with_encoding_identity_is_read(sender: PolicySender, encoding: str) -> None:
     outcome = await outcome_from(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
     assert outcome.kind is OutcomeKind.FAILED
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "text/html; charset=latin-1", "nonsense", ""])
+@each_case("content_type", ["text/plain", "text/html; charset=latin-1", "nonsense", ""])
 async def test_json_is_read_whatever_its_content_type(sender: PolicySender, content_type: str) -> None:
     outcome = await outcome_from(sender, 200, b'{"code": 101}', Content_Type=content_type)
     assert outcome.kind is OutcomeKind.BUSY
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("size", "kind"),
     [(MAX_REPLY_BYTES, OutcomeKind.BUSY), (MAX_REPLY_BYTES + 1, OutcomeKind.DONE)],
 )
@@ -188,7 +187,7 @@ async def test_a_body_is_read_up_to_64_kib(sender: PolicySender, size: int, kind
     assert outcome.kind is kind
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "reason"),
     [
         (TimeoutError(), "timeout"),
@@ -201,7 +200,6 @@ async def test_a_body_is_read_up_to_64_kib(sender: PolicySender, size: int, kind
         (ssl.SSLError("of http://receiver.example/?secret"), "reply"),
         (HttpProcessingError(message="of http://receiver.example/?secret"), "reply"),
     ],
-    ids=repr,
 )
 async def test_an_error_becomes_an_outcome_without_the_query(
     sender: PolicySender, error: Exception, reason: str
@@ -210,13 +208,13 @@ async def test_an_error_becomes_an_outcome_without_the_query(
     assert (outcome.kind, outcome.reason, "secret" in outcome.message) == (OutcomeKind.FAILED, reason, False)
 
 
-@pytest.mark.parametrize("error", [ValueError(), RecursionError(), KeyError(), AttributeError()], ids=repr)
+@each_case("error", [ValueError(), RecursionError(), KeyError(), AttributeError()])
 async def test_an_error_that_is_not_of_http_or_the_system_is_no_outcome(sender: PolicySender, error: Exception) -> None:
     with pytest.raises(type(error)):
         await outcome_from_error(sender, error)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "changes",
     [
         {"callback": "nonsense"},
@@ -227,7 +225,6 @@ async def test_an_error_that_is_not_of_http_or_the_system_is_no_outcome(sender: 
         {"content": "ends in \ud83d"},
         {"execute_at": 10**18},
     ],
-    ids=repr,
 )
 async def test_a_task_that_cannot_be_sent_is_a_failure(sender: PolicySender, changes: dict[str, Any]) -> None:
     outcome = await sender.send(a_task(**{"callback": "http://127.0.0.1:9/", **changes}), 1, NOW)

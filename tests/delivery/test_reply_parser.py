@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from later.core.reply import Reply
 from later.delivery.http_client import MAX_HEARD_BYTES, MAX_REPLY_BYTES, READ_BYTES, BrokenReply
 from later.delivery.reply_parser import ReplyParser
+from tests.cases import each_case
 from tests.delivery.hostile_replies import ENDLESS, HOSTILE_REPLIES
 from tests.delivery.scripted_receiver import End, ScriptedReply
 from tests.receivers import BUSY, DONE
@@ -54,16 +54,14 @@ def test_a_reply_is_the_same_in_whatever_pieces_it_arrives(name: str, cuts: list
     assert read(*reply._replace(cuts=tuple(cuts)).writes(), ends=ends) == read(reply.raw, ends=ends)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in REPLIES if len(REPLIES[name].raw) < MAX_HEARD_BYTES / (1 + READ_BYTES)]
-)
+@each_case("name", [name for name in REPLIES if len(REPLIES[name].raw) < MAX_HEARD_BYTES / (1 + READ_BYTES)])
 def test_a_short_reply_is_the_same_byte_by_byte(name: str) -> None:
     reply = REPLIES[name]
     ends = reply.end is not End.KEEP
     assert read(*(bytes([byte]) for byte in reply.raw), ends=ends) == read(reply.raw, ends=ends)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "head",
     [
         b"HTTP/0.9 200 OK", b"HTTP/1.2 200 OK", b"HTTP/2.0 200 OK", b"HTTP/2 200 OK", b"HTTP/11 200 OK",
@@ -76,21 +74,19 @@ def test_another_version_protocol_or_status_is_broken(head: bytes) -> None:
     assert isinstance(read(head + b"\r\nContent-Length: 13\r\n\r\n" + BODY), str)
 
 
-@pytest.mark.parametrize("protocol", [b"RTSP/1.0", b"ICE/1.0"])
+@each_case("protocol", [b"RTSP/1.0", b"ICE/1.0"])
 def test_another_protocol_after_a_blank_line_is_broken(protocol: bytes) -> None:
     assert isinstance(read(b"\r\n", protocol + b" 200 OK\r\nContent-Length: 13\r\n\r\n" + BODY), str)
 
 
-@pytest.mark.parametrize("status", [200, 299, 404, 599])
+@each_case("status", [200, 299, 404, 599])
 def test_a_status_from_200_to_599_is_read(status: int) -> None:
     assert read(b"HTTP/1.1 %d\r\nContent-Length: 0\r\n\r\n" % status) == Reply(
         status=status, body=b"" if status < 300 else None
     )
 
 
-@pytest.mark.parametrize(
-    "piece", [b"\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"]
-)
+@each_case("piece", [b"\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"])
 def test_a_few_interim_responses_and_blank_lines_are_no_reply(piece: bytes) -> None:
     assert read(piece * 3, DONE) == done()
 
@@ -99,7 +95,7 @@ def test_the_headers_of_an_interim_response_are_not_those_of_the_reply() -> None
     assert read(b"HTTP/1.1 103 Early Hints\r\nRetry-After: 5\r\nContent-Encoding: gzip\r\n\r\n" + DONE) == done()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "piece",
     [
         b"HTTP/1.1 100 Continue\r\n\r\n",
@@ -109,13 +105,12 @@ def test_the_headers_of_an_interim_response_are_not_those_of_the_reply() -> None
         OK + b"X: x\r\n" * 5_000,
         b"HTTP/1.1 200 " + b"O" * 100_000,
     ],
-    ids=lambda piece: ascii(piece)[:40],
 )
 def test_a_head_without_end_is_broken(piece: bytes) -> None:
     assert isinstance(read(piece, *[piece] * MAX_HEARD_BYTES), str)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "pieces",
     [
         [b"1;" + b"x" * 100_000] * 10,
@@ -125,13 +120,13 @@ def test_a_head_without_end_is_broken(piece: bytes) -> None:
     ],
     ids=["extension", "chunks", "trailers", "body"],
 )
-@pytest.mark.parametrize("status", [200, 503])
+@each_case("status", [200, 503])
 def test_a_body_without_end_is_a_reply_without_a_body(pieces: list[bytes], status: int) -> None:
     head = b"HTTP/1.1 %d\r\nTransfer-Encoding: chunked\r\n\r\n" % status
     assert read(head, *pieces) == Reply(status=status, body=None)
 
 
-@pytest.mark.parametrize("reply", ENDLESS.values(), ids=ENDLESS)
+@each_case("reply", ENDLESS.values(), ids=ENDLESS)
 def test_a_reply_without_end_costs_at_most_a_hundredth_of_a_second(reply: ScriptedReply) -> None:
     pieces = reply._replace(cuts=tuple(range(0, len(reply.raw), 65_536))).writes()
 
@@ -143,7 +138,7 @@ def test_a_reply_without_end_costs_at_most_a_hundredth_of_a_second(reply: Script
     assert min(measure_cpu_s() for _ in range(3)) < 0.01
 
 
-@pytest.mark.parametrize("start", [b"", OK + b"X", OK + b"X: ", OK + b"\r\n", CHUNKED, CHUNKED + b"1;"])
+@each_case("start", [b"", OK + b"X", OK + b"X: ", OK + b"\r\n", CHUNKED, CHUNKED + b"1;"])
 def test_a_reply_in_segments_of_one_byte_ends_after_eight_thousand(start: bytes) -> None:
     """Each one costs as much as a long one: 150,000 came within a deadline, and took a second of CPU."""
     piece = b"\r\n" if not start else b"x" if start != CHUNKED else b"0"
@@ -157,7 +152,7 @@ def test_a_reply_in_segments_of_one_byte_ends_after_eight_thousand(start: bytes)
     assert reads <= 8000
 
 
-@pytest.mark.parametrize("pieces", [1, 100])
+@each_case("pieces", [1, 100])
 def test_what_follows_a_reply_changes_nothing_but_its_connection(pieces: int) -> None:
     parser = ReplyParser()
     following = (DONE + BUSY) * 10_000
@@ -165,7 +160,7 @@ def test_what_follows_a_reply_changes_nothing_but_its_connection(pieces: int) ->
     assert (parser.reply, parser.is_reusable) == (done(), False)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("reply", "is_reusable"),
     [
         (DONE, True),
@@ -190,7 +185,7 @@ def test_a_reply_can_follow_another() -> None:
     assert parser.reply == done()
 
 
-@pytest.mark.parametrize(("size", "is_read"), [(MAX_REPLY_BYTES, True), (MAX_REPLY_BYTES + 1, False)])
+@each_case(("size", "is_read"), [(MAX_REPLY_BYTES, True), (MAX_REPLY_BYTES + 1, False)])
 def test_a_body_is_read_up_to_64_kib(size: int, is_read: bool) -> None:
     body = BODY.ljust(size)
     expected = done(body if is_read else None)
@@ -199,7 +194,7 @@ def test_a_body_is_read_up_to_64_kib(size: int, is_read: bool) -> None:
     assert read(OK + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % size + body + b"\r\n0\r\n\r\n") == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reply",
     [b"", b"HTTP/1.1 2", OK + b"\r", b"HTTP/1.1 100 Continue\r\n\r\n", DONE[:-1],
      OK + b"Transfer-Encoding: chunked\r\n\r\nd\r\n" + BODY + b"\r\n"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from later.core.host_address import parse_host_address
 from later.delivery.aiohttp_client import build_url
 from later.delivery.request import RequestBuilder
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.receivers import parse_headers
 
 LABELS = st.one_of(
@@ -38,7 +38,7 @@ CALLBACKS = st.builds(
 )
 
 
-@pytest.mark.parametrize(("timeout_ms", "seconds"), [(1000, "1"), (2500, "2.5"), (119_999, "119.999")])
+@each_case(("timeout_ms", "seconds"), [(1000, "1"), (2500, "2.5"), (119_999, "119.999")])
 def test_the_timeout_is_written_in_seconds(timeout_ms: int, seconds: str) -> None:
     request = RequestBuilder("later/0.1").build(a_task(), 1, 0, NOW, timeout_ms, b"{}", "")
     assert parse_headers(request.head.decode())["later-timeout"] == seconds

@@ -12,6 +12,7 @@ from later.core.retry import OutcomeKind
 from later.delivery import tls
 from later.delivery.resolver import Resolver
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.receivers import DONE, Connection, Receiver, a_sender, answers, answers_and_closes, reply_with_body
 
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -44,7 +45,7 @@ async def message_from(receiver_tls: ssl.SSLContext) -> str:
 
 @pytest.mark.usefixtures("trust")
 class TestTrustedAuthority:
-    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda v: v.name)
+    @each_case("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
     async def test_a_receiver_with_a_valid_certificate_is_called(self, version: ssl.TLSVersion) -> None:
         assert await message_from(identity("receiver", version)) == ""
 

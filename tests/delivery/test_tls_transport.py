@@ -13,6 +13,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.delivery.http_client import LocalFault
 from later.delivery.tls_transport import TlsTransport
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.delivery.test_tls import CERTIFICATES, identity
 from tests.receivers import (
     DONE,
@@ -139,7 +140,7 @@ class TestRecords:
 
 
 class TestEnd:
-    @pytest.mark.parametrize("says_goodbye", [True, False])
+    @each_case("says_goodbye", [True, False])
     async def test_a_body_that_ends_with_the_connection_is_complete(self, says_goodbye: bool) -> None:
         """Many receivers close without a goodbye, such as those on Python's `http.server`."""
 
@@ -223,7 +224,7 @@ class TestOwnClient:
 
         assert (await outcome_of(behavior)).kind is OutcomeKind.FAILED
 
-    @pytest.mark.parametrize("name", ["other_name", "expired"])
+    @each_case("name", ["other_name", "expired"])
     async def test_a_failed_handshake_leaves_nothing_for_the_garbage_collector(self, name: str) -> None:
         async with Receiver(never_answers).listen(identity(name)) as receiver, a_sender() as sender:
             gc.collect()

@@ -12,6 +12,7 @@ from later.core.policy import Ack
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.http_client import MAX_REPLY_BYTES
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.receivers import (
     BUSY,
     DONE,
@@ -88,7 +89,7 @@ class TestRequest:
         head, _ = await sent_request(headers={"X-Own": "grüße 🦔"})
         assert parse_headers(head)["x-own"] == "grüße 🦔"
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("path", "target"),
         [
             ("", "/"),
@@ -156,7 +157,7 @@ def chunked(*chunks: bytes) -> bytes:
 
 
 class TestReply:
-    @pytest.mark.parametrize(
+    @each_case(
         ("reply", "kind"),
         [
             (BUSY, OutcomeKind.BUSY),
@@ -170,17 +171,16 @@ class TestReply:
             (reply_with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1)), OutcomeKind.DONE),
             (chunked(b"10001\r\n", b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1), b"\r\n0\r\n\r\n"), OutcomeKind.DONE),
         ],
-        ids=lambda value: ascii(value)[:60],
     )
     async def test_a_complete_reply_decides_the_outcome(self, reply: bytes, kind: OutcomeKind) -> None:
         assert (await deliver_to(answers(reply))).kind is kind
 
-    @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+    @each_case("version", [b"1.0", b"1.1"])
     async def test_a_body_may_end_with_the_connection(self, version: bytes) -> None:
         reply = b"HTTP/" + version + b" 200 OK\r\nConnection: close\r\n\r\n" + b'{"code": 101}'
         assert (await deliver_to(answers_and_closes(reply))).kind is OutcomeKind.BUSY
 
-    @pytest.mark.parametrize(
+    @each_case(
         "reply",
         [
             b"",
@@ -201,7 +201,6 @@ class TestReply:
             b"HTTP/1.1 200 OK\r\n" + b"X: x\r\n" * 5000 + b"\r\n",
             b"HTTP/1.1 200 " + b"O" * 100_000 + b"\r\n\r\n",
         ],
-        ids=lambda reply: ascii(reply)[:60],
     )
     async def test_a_broken_reply_is_a_failure(self, reply: bytes) -> None:
         outcome = await deliver_to(answers_and_closes(reply))
@@ -245,8 +244,8 @@ class TestReply:
 
         assert (await deliver_to(announce)).kind is OutcomeKind.DONE
 
-    @pytest.mark.parametrize("size", [9, 10_000_000])
-    @pytest.mark.parametrize("start", [b"", b"x"])
+    @each_case("size", [9, 10_000_000])
+    @each_case("start", [b"", b"x"])
     async def test_an_error_status_waits_for_no_body(self, size: int, start: bytes) -> None:
         announced = f"HTTP/1.1 429 Slow Down\r\nRetry-After: 7\r\nContent-Length: {size}\r\n\r\n".encode()
         outcome = await deliver_to(answers(announced + start))
@@ -260,14 +259,14 @@ class TestReply:
         outcome = await deliver_to(answers(b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\n"), timeout_ms=50)
         assert (outcome.reason, outcome.status) == ("status", 500)
 
-    @pytest.mark.parametrize("end", [answers, answers_and_closes])
+    @each_case("end", [answers, answers_and_closes])
     async def test_with_ack_status_a_status_of_2xx_waits_for_no_body(self, end: Callable[[bytes], Behavior]) -> None:
         announced = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"
         async with Receiver(end(announced)).listen() as receiver, a_sender(ack=Ack.STATUS) as sender:
             outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
         assert outcome == Outcome(kind=OutcomeKind.DONE, status=200)
 
-    @pytest.mark.parametrize(("raw", "message"), [(b"caf\xe9", "caf\ufffd"), ("café".encode(), "café")])
+    @each_case(("raw", "message"), [(b"caf\xe9", "caf\ufffd"), ("café".encode(), "café")])
     async def test_bytes_of_a_reason_that_are_not_utf_8_are_replaced(self, raw: bytes, message: str) -> None:
         reply = b"HTTP/1.1 500 x\r\nContent-Length: 0\r\nlater-reason: " + raw + b"\r\n\r\n"
         assert (await deliver_to(answers(reply))).message == message

@@ -30,6 +30,7 @@ from later.processes.metrics import ProcessMetrics
 from later.store import scripts
 from later.store.keys import Bucket
 from tests.api.api_fixture import serve_api
+from tests.cases import each_case
 
 MAX_SERIES = 8_200
 TOPICS = [f"team/topic-{n}" for n in range(MAX_TOPICS + 50)]
@@ -50,7 +51,7 @@ def parse(text: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "label", "values"),
     [
         ("later_deliveries_total", "outcome", OUTCOMES),
@@ -90,7 +91,7 @@ def test_the_closed_sets_are_those_of_the_code() -> None:
     assert set(failed) <= set(FAILURE_CODES)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("reason", "status", "code"),
     [
         ("status", 503, "503"),

@@ -13,6 +13,7 @@ import pytest
 
 from later.option_types import Address
 from later.processes.reserved_port import ReservedPort, reserve_port
+from tests.cases import each_case
 
 ANY = Address("127.0.0.1", 0)
 
@@ -152,6 +153,6 @@ async def test_the_port_is_free_after_a_close() -> None:
     a_server(held.address).close()
 
 
-@pytest.mark.parametrize("host", ["no-such-name.invalid", "192.0.2.1"])
+@each_case("host", ["no-such-name.invalid", "192.0.2.1"])
 async def test_an_address_of_another_machine_is_refused(host: str) -> None:
     assert await reservation_error(Address(host, 0))

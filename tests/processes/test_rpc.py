@@ -24,6 +24,7 @@ from later.processes.rpc import (
     encode_startup,
     open_channel,
 )
+from tests.cases import each_case
 
 LARGE = "x" * 5_000_000
 ADDRESSES = [Address("127.0.0.1", 8080), Address("::1", 8080)]
@@ -177,7 +178,7 @@ async def test_a_peer_that_is_gone_is_noticed_and_not_called() -> None:
             await channel.call("anything", timeout_s=30)
 
 
-@pytest.mark.parametrize("part", [b'{"number":0,"data":"ha', b'{"number":0,"data":"whole"}'])
+@each_case("part", [b'{"number":0,"data":"ha', b'{"number":0,"data":"whole"}'])
 async def test_a_truncated_message_is_not_an_answer(part: bytes) -> None:
     async with a_channel() as (channel, peer):
         answer = asyncio.create_task(channel.call("anything", timeout_s=30))
@@ -188,7 +189,7 @@ async def test_a_truncated_message_is_not_an_answer(part: bytes) -> None:
             await answer
 
 
-@pytest.mark.parametrize("garbage", [b"\n", b"{}\n", b"\xff\xff\n", b'{"number":"one"}\n', b"[]\n"])
+@each_case("garbage", [b"\n", b"{}\n", b"\xff\xff\n", b'{"number":"one"}\n', b"[]\n"])
 async def test_a_peer_that_sends_garbage_is_disconnected(garbage: bytes) -> None:
     async with a_channel() as (channel, peer):
         with capture_logs() as logs:
@@ -231,8 +232,8 @@ async def test_closing_one_end_closes_the_other() -> None:
             await one.call("anything", timeout_s=30)
 
 
-@pytest.mark.parametrize("command", ["up", "serve", "worker"])
-@pytest.mark.parametrize("flags", [{}, OPTIONS, {"health": "off", "data": "/var/lib/later"}])
+@each_case("command", ["up", "serve", "worker"])
+@each_case("flags", [{}, OPTIONS, {"health": "off", "data": "/var/lib/later"}])
 def test_configuration_and_addresses_arrive_unchanged(command: str, flags: dict[str, str]) -> None:
     config = load(command, flags, {})
     sent = msgspec.json.encode(encode_startup(config, ADDRESSES))

@@ -21,6 +21,7 @@ from later.store.keys import Bucket
 from later.store.schema import check_store
 from later.store.types import Claim, Deletion, JobBatch
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.servers import SERVERS, run_server
 from tests.store.inspection import (
     LEASE_MS,
@@ -312,7 +313,7 @@ class TestPassword:
         await client.aclose()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "reason"),
     [
         (errors.ResponseError("MISCONF Errors writing to the AOF file"), "the store takes no commands: MISCONF"),

@@ -9,6 +9,7 @@ import pytest
 
 from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
 from later.store.group_commit import MAX_BYTES, MAX_ITEMS, MAX_ROUND_TRIPS, GroupCommit
+from tests.cases import each_case
 
 
 class Calls:
@@ -50,7 +51,7 @@ async def test_a_call_that_fails_fails_for_each_of_its_callers_and_for_no_other(
     assert await group(2) == 2
 
 
-@pytest.mark.parametrize("answered", [0, 1, 3])
+@each_case("answered", [0, 1, 3])
 async def test_a_call_that_answers_too_few_or_too_many_fails_for_each_of_its_callers(answered: int) -> None:
     async def call(items: Sequence[int]) -> list[int | LaterError]:
         return [7] * answered

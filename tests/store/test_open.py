@@ -12,6 +12,7 @@ from later.store import schema
 from later.store.client import Client, connect
 from later.store.schema import check_server, check_store, stored_shards
 from tests.builders import a_task
+from tests.cases import each_case
 from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 
@@ -104,12 +105,12 @@ async def test_a_server_that_may_evict_tasks_is_refused(store: StoreFixture, pol
     await store.client.open()
 
 
-@pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl", "volatile-random"])
+@each_case("policy", ["noeviction", "volatile-lru", "volatile-ttl", "volatile-random"])
 def test_a_server_that_evicts_only_volatile_keys_is_accepted(policy: str) -> None:
     check_server({"redis_version": "7.0.0", "maxmemory_policy": policy})
 
 
-@pytest.mark.parametrize(
+@each_case(
     "info",
     [
         {"redis_version": "7.0.0"},
@@ -123,7 +124,7 @@ def test_a_new_enough_server_is_accepted(info: dict[str, str]) -> None:
     check_server(info)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("info", "text"),
     [
         ({"redis_version": "6.2.14"}, "the store is Redis 6.2.14: later needs Redis 7.0 or newer"),

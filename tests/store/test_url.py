@@ -10,17 +10,18 @@ from redis.asyncio import ConnectionPool
 from later.core.errors import ConfigError
 from later.store.settings import StoreSettings
 from later.store.url import check_url, is_store_url, settings_from_url
+from tests.cases import each_case
 
 HARD_PASSWORD = "p@ss/w:ö rd%25?#[&="
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://later.example/base", "redis://h", "redis://me@h:6379/3",
+@each_case("url", ["http://127.0.0.1:8080", "https://later.example/base", "redis://h", "redis://me@h:6379/3",
                                  "rediss://[::1]:6380?ssl_cert_reqs=none", "unix:///run/store.sock?db=2"])  # fmt: skip
 def test_a_url_without_a_password_is_accepted(url: str) -> None:
     assert check_url(url) == url
 
 
-@pytest.mark.parametrize("url", ["redis://:hush@h", "redis://me:hush@h:6379/0", "redis://me:@h", "redis://h?password=hush",
+@each_case("url", ["redis://:hush@h", "redis://me:hush@h:6379/0", "redis://me:@h", "redis://h?password=hush",
                                  "rediss://h?db=1&password=", "unix://:hush@/run/store.sock",
                                  "unix:///run/store.sock?password=hush", "redis://h:x?password=hush"])  # fmt: skip
 def test_a_password_in_a_url_is_refused_with_a_hint(url: str) -> None:
@@ -32,7 +33,7 @@ def test_a_password_in_a_url_is_refused_with_a_hint(url: str) -> None:
     assert "LATER_REDIS_PASSWORD_FILE" in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["", "h:6379", "ftp://h", "redis://", "redis://h/x", "unix://h/s", "redis://h?host=x",
+@each_case("url", ["", "h:6379", "ftp://h", "redis://", "redis://h/x", "unix://h/s", "redis://h?host=x",
                                  "redis://u:hush?@h", "http://me:hush@h", "http://h?token=hush", "//h"])  # fmt: skip
 def test_an_invalid_url_is_refused_without_its_secrets(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^url .*: expected .*(http|URL)") as refused:
@@ -53,7 +54,7 @@ def test_without_a_password_the_settings_have_the_url_itself() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "user"),
     [
         ("redis://h:6379/3", None),

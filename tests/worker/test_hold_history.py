@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from later.core.held import Held
 from later.core.policy import DEFAULT_POLICY
 from later.core.policy_scopes import Policies, PolicyScope, Settings, namespace_scope, topic_scope
 from later.worker.hold_history import MAX_HOLDS, SAME_HOLD_MS, HoldHistory
 from tests.builders import NOW
+from tests.cases import each_case
 
 
 def test_a_task_that_was_due_during_a_hold_was_held() -> None:
@@ -43,7 +42,7 @@ def test_other_topics_are_not_held() -> None:
     assert history.held_by("mail", NOW, NOW + 100) is Held.NO
 
 
-@pytest.mark.parametrize("scope", [topic_scope("shop/order"), namespace_scope("shop")])
+@each_case("scope", [topic_scope("shop/order"), namespace_scope("shop")])
 def test_tasks_due_during_a_pause_were_held_by_it(scope: PolicyScope) -> None:
     history = HoldHistory()
     history.add_ended_pauses(Policies(DEFAULT_POLICY, {scope: Settings({"paused": True})}), NOW)

@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-import pytest
-
 from later.core.errors import StoreDown
 from later.metrics import Metrics
 from later.worker.ticker import Ticker, TickResult, start_tickers
+from tests.cases import each_case
 
 NOW = 1_000_000
 INTERVAL = 100
@@ -40,7 +39,7 @@ def a_tick(*answers: TickResult | BaseException) -> Callable[[int], Awaitable[Ti
     return tick
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "pause"),
     [
         (TickResult(0, None), INTERVAL),
@@ -57,7 +56,7 @@ async def test_the_pause_lasts_until_there_is_more_to_do(answer: TickResult, pau
     assert await a_ticker(a_tick(answer)).tick() == pause
 
 
-@pytest.mark.parametrize("error", [StoreDown("down"), ValueError(), RecursionError(), ExceptionGroup("", [KeyError()])])
+@each_case("error", [StoreDown("down"), ValueError(), RecursionError(), ExceptionGroup("", [KeyError()])])
 async def test_a_failed_tick_is_counted_and_repeated_after_an_interval(error: Exception) -> None:
     counted: list[str] = []
     assert await a_ticker(a_tick(error), counted).tick() == INTERVAL
@@ -99,7 +98,7 @@ async def test_an_unreadable_clock_is_a_failed_tick() -> None:
     assert counted == ["test"]
 
 
-@pytest.mark.parametrize("due_at", [None, NOW - 10, NOW, NOW + 10])
+@each_case("due_at", [None, NOW - 10, NOW, NOW + 10])
 async def test_a_wake_ends_the_sleep_when_its_work_is_due(due_at: int | None) -> None:
     ticked_again = asyncio.Event()
 
@@ -135,7 +134,7 @@ async def test_a_wake_for_work_due_after_the_sleep_does_not_end_it() -> None:
     await ticker.stop()
 
 
-@pytest.mark.parametrize(("due_at", "pause"), [(None, 0), (NOW - 10, 0), (NOW + 20, 20), (NOW + 3_600_000, INTERVAL)])
+@each_case(("due_at", "pause"), [(None, 0), (NOW - 10, 0), (NOW + 20, 20), (NOW + 3_600_000, INTERVAL)])
 async def test_a_wake_during_a_tick_is_not_lost(due_at: int | None, pause: int) -> None:
     async def tick(now: int) -> TickResult:
         ticker.wake(due_at)

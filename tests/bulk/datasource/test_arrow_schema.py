@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from later.api.response_schemas import task_view
@@ -17,6 +16,7 @@ from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 FAILURE = Failure(5, "exhausted", None, "5 failures, the last: no answer", NOW + 1, None, 5)
 TIMES = ("due_at", "died_at", "expires_at")
@@ -44,7 +44,7 @@ def query_row(record: TaskRecord) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize(
+@each_case(
     "record",
     [
         task_record(),

@@ -8,6 +8,7 @@ from later.bulk.datasource.read_options import ReadOptions, parse_read_options
 from later.core.errors import ConfigError, Refused
 from later.store.keys import Bucket
 from later.store.scan import ScanRange
+from tests.cases import each_case
 
 URL = "redis://127.0.0.1:6379/0"
 
@@ -44,14 +45,14 @@ def test_names_of_options_have_any_case() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["duaAfter", "path", "states"])
+@each_case("name", ["duaAfter", "path", "states"])
 def test_an_unknown_option_is_refused_with_the_known_ones(name: str) -> None:
     known = "url, prefix, timeout, topic, state, dueAfter, dueBefore, partitionRows, job, columns"
     with pytest.raises(Refused, match=f"{name.lower()}: unknown option; there are {known}"):
         parse_read_options({"url": URL, name: "1"})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "text", "message"),
     [
         ("state", "deads", 'state: expected one or more of delay, unack, error and dead, with commas between them, '

@@ -20,6 +20,7 @@ from later.core.task import Task
 from later.store.codec import MAX_BODIES
 from later.store.url import PASSWORD
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.store.inspection import ask, claim_due, died
 from tests.store_fixture import StoreFixture
 
@@ -157,7 +158,7 @@ async def test_an_unavailable_store_is_an_error(store: StoreFixture) -> None:
         await ReaderRun("unix:///nowhere.sock").partitions()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("column", "kind", "why"),
     [
         ("key", pa.string(), "key: no such column; there are id, topic, "),

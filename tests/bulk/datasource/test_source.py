@@ -14,6 +14,7 @@ from later.bulk.datasource.write_options import WriteOptions, parse_write_option
 from later.bulk.input.rejects import build_reject
 from later.core.errors import LaterError, Refused
 from tests.bulk.validation import CALLBACK
+from tests.cases import each_case
 from tests.client.api_servers import ApiServer, api_server, problem, stub_server
 
 REASON = "delay: expected a number of seconds ≥ 0, got -5"
@@ -72,7 +73,7 @@ def test_with_on_error_reject_rows_are_left_out_and_counted(api: ApiServer) -> N
     assert (written.example.key, written.example.reason) == ("b", REASON)
 
 
-@pytest.mark.parametrize(("most", "fails"), [(None, False), ("0", True), ("2", True), ("3", False)])
+@each_case(("most", "fails"), [(None, False), ("0", True), ("2", True), ("3", False)])
 def test_more_rejects_than_allowed_fail_the_job_at_its_end(most: str | None, fails: bool) -> None:
     given = options("http://127.0.0.1:1", onError="reject", **({} if most is None else {"maxRejects": most}))
     bad = WriteMessage(rows=9, rejected=2, example=build_reject(b"{}", b"b", Refused(REASON, "delay")))
@@ -114,7 +115,7 @@ def test_an_unavailable_server_fails_the_partition() -> None:
         write(options(api.url), rows(1))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("key", "row"),
     [
         (None, "a row without a key"),

@@ -12,6 +12,7 @@ from later.bulk.input.row_settings import RowSettings
 from later.bulk.transport.target import Target
 from later.core.api_keys import make_key_text
 from later.core.errors import LaterError
+from tests.cases import each_case
 
 REQUIRED = {"url": "http://127.0.0.1:8080", "jobId": "orders-7"}
 
@@ -65,7 +66,7 @@ def test_options_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(options())) == options()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "text", "message"),
     [
         ("batchSize", "0", 'expected an integer from 1 to 10000, got "0"'),
@@ -90,13 +91,13 @@ def test_an_unknown_option_is_refused() -> None:
     assert refused(batchsze="5").startswith("batchsze: unknown option; there are url, jobId, batchSize, ")
 
 
-@pytest.mark.parametrize("name", REQUIRED)
+@each_case("name", REQUIRED)
 def test_a_missing_option_is_refused(name: str) -> None:
     with pytest.raises(LaterError, match=f"^{name}: expected "):
         parse_write_options({other: text for other, text in REQUIRED.items() if other != name})
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "redis://:hush@h",

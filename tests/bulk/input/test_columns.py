@@ -35,6 +35,7 @@ from later.core.task import Task
 from later.core.validation import to_milliseconds
 from tests.builders import NOW
 from tests.bulk.validation import CALLBACK, NO_TIME_NEEDED, NOW_S, accepted_tasks, rejection_reasons, validate_bodies
+from tests.cases import each_case
 
 DELAY = "delay: expected a number of seconds ≥ 0, got"
 TIME = "execute_time: expected a number of Unix seconds or an RFC 3339 time, got"
@@ -122,7 +123,7 @@ class TestColumns:
         with pytest.raises(Refused, match="topic: expected one column of that name"):
             ColumnReader(twice, JOB, allow_duplicates=False)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("name", "kind", "expected"),
         [
             ("topic", pa.int64(), "strings (to_json makes them of others)"),
@@ -140,7 +141,6 @@ class TestColumns:
             ("headers", pa.struct([("a", pa.int64())]), HEADERS),
             ("headers", pa.struct([("a", pa.string()), ("a", pa.string())]), HEADERS),
         ],
-        ids=str,
     )  # fmt: skip
     def test_a_column_of_a_wrong_type_is_refused_as_a_whole(self, name: str, kind: pa.DataType, expected: str) -> None:
         assert column_refusal(name, kind) == f"{name}: expected {expected}, got a column of {kind}"
@@ -152,21 +152,19 @@ class TestStrings:
     def test_any_string_arrives_unchanged(self, kind: pa.DataType, content: str) -> None:
         assert [task.content for task in accepted_tasks(read(content=pa.array([content], kind)))] == [content]
 
-    @pytest.mark.parametrize("content", ["a\nb", "\r\n", "\u2028", "\0", "\ufeff", "x" * 5_000_000])
+    @each_case("content", ["a\nb", "\r\n", "\u2028", "\0", "\ufeff", "x" * 5_000_000])
     def test_characters_special_to_lines_or_json_arrive_unchanged(self, content: str) -> None:
         (body,) = read(content=[content]).payloads.bodies
         assert b"\n" not in body
         assert json.loads(body)["content"] == content
 
-    @pytest.mark.parametrize(("name", "good"), [("topic", b"t"), ("callback", CALLBACK.encode()), ("content", b"")])
+    @each_case(("name", "good"), [("topic", b"t"), ("callback", CALLBACK.encode()), ("content", b"")])
     def test_a_string_that_is_not_utf_8_fails_its_row_only(self, name: str, good: bytes) -> None:
         parsed = validate_bodies(read(**{name: raw_strings(b"caf\xe9", good, b"\xed\xa0\x80")}).payloads.bodies)
         assert [str(task) for task in parsed if isinstance(task, Refused)] == [f"{name}: {NOT_UNICODE}"] * 2
         assert isinstance(parsed[1], Task)
 
-    @pytest.mark.parametrize(
-        ("name", "reason"), [("delay", f'{DELAY} "5\\udce9"'), ("execute_time", f"execute_time: {NOT_UNICODE}")]
-    )
+    @each_case(("name", "reason"), [("delay", f'{DELAY} "5\\udce9"'), ("execute_time", f"execute_time: {NOT_UNICODE}")])
     def test_a_string_that_is_not_utf_8_is_not_a_number(self, name: str, reason: str) -> None:
         for spread_s in (0, HOUR):
             assert rejection_reasons(read(**{name: raw_strings(b"5\xe9")}, spread_s=spread_s)) == [reason]
@@ -177,7 +175,7 @@ class TestStrings:
 
 
 class TestNumbers:
-    @pytest.mark.parametrize(
+    @each_case(
         "values",
         [
             pa.array([5], pa.int8()),
@@ -193,23 +191,20 @@ class TestNumbers:
             pa.array(["\u00a05"]),
             *(pa.array([timedelta(seconds=5)], pa.duration(unit)) for unit in ("s", "ms", "us", "ns")),
         ],
-        ids=lambda array: f"{array.type}: {array[0]}",
     )
     def test_a_number_of_any_type_is_the_same(self, values: pa.Array) -> None:
         assert due_s(read(delay=values)) == [5]
 
-    @pytest.mark.parametrize(
-        "text", ["1_000", "٣", "+5", "05", ".5", "5.", "0x10", "5s", "NaN", "inf", "null", "1e", "5\n6"]
-    )
+    @each_case("text", ["1_000", "٣", "+5", "05", ".5", "5.", "0x10", "5s", "NaN", "inf", "null", "1e", "5\n6"])
     def test_a_string_that_is_not_a_json_number_is_rejected(self, text: str) -> None:
         assert rejection_reasons(read(delay=[text])) == [f"{DELAY} {json.dumps(text, ensure_ascii=False)}"]
 
-    @pytest.mark.parametrize("blank", ["", " ", "\t", "\u2003"])
+    @each_case("blank", ["", " ", "\t", "\u2003"])
     def test_a_blank_string_is_absent(self, blank: str) -> None:
         columns: dict[str, Any] = {name: [blank] for name in ("delay", "execute_time", "retry", "ttl", "headers")}
         assert read(**columns).payloads.bodies == read(topic=["order"]).payloads.bodies
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("values", "got"),
         [
             (pa.array([math.nan], pa.float32()), "nan"),
@@ -219,7 +214,6 @@ class TestNumbers:
             (["1e400"], "inf"),
             (pa.array([timedelta(seconds=-1)]), "-1"),
         ],
-        ids=str,
     )
     def test_a_wrong_delay_is_rejected_and_not_ignored(self, values: Any, got: str) -> None:
         assert rejection_reasons(read(delay=values)) == [f"{DELAY} {got}"]
@@ -245,23 +239,21 @@ class TestNumbers:
             else:
                 assert task.field == "delay"
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("value", "got"),
         [(3.5, "3.5"), ("3.5", "3.5"), (Decimal("3.5"), "3.5"), (1001.0, "1001"), (math.nan, "nan"), (math.inf, "inf")],
     )
     def test_retry_is_an_integer(self, value: Any, got: str) -> None:
         assert rejection_reasons(read(retry=[value])) == [f"retry: expected an integer from 0 to 1000, got {got}"]
 
-    @pytest.mark.parametrize(
-        "values", [[3.0, None, 0.0], ["3.0", None, "0e0"], [Decimal("3.00"), None, Decimal(0)], [3, None, 0]]
-    )
+    @each_case("values", [[3.0, None, 0.0], ["3.0", None, "0e0"], [Decimal("3.00"), None, Decimal(0)], [3, None, 0]])
     def test_whole_numbers_of_other_types_are_integers(self, values: list[Any]) -> None:
         assert [task.max_retry for task in accepted_tasks(read(retry=values))] == [3, DEFAULT_POLICY.retry, 0]
 
 
 class TestTimes:
-    @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-    @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "-11:30"])
+    @each_case("unit", ["s", "ms", "us", "ns"])
+    @each_case("zone", ["UTC", "Europe/Berlin", "America/New_York", "-11:30"])
     def test_a_timestamp_is_independent_of_the_columns_zone(self, unit: str, zone: str) -> None:
         moment = datetime.fromtimestamp(NOW_S, UTC) + timedelta(days=200)
         assert due_s(read(execute_time=pa.array([moment], pa.timestamp(unit, zone)))) == [200 * 86_400]
@@ -274,7 +266,7 @@ class TestTimes:
         else:
             assert str(task).startswith(("execute_time: expected a time at most ten years ahead", TIME))
 
-    @pytest.mark.parametrize("unit", ["s", "ms"])
+    @each_case("unit", ["s", "ms"])
     def test_a_timestamp_beyond_pythons_years_is_rejected(self, unit: str) -> None:
         (reason,) = rejection_reasons(read(execute_time=pa.array([2**62], pa.timestamp(unit, "UTC"))))
         assert "at most ten years ahead" in reason
@@ -283,7 +275,7 @@ class TestTimes:
         moments = pa.array([0, -1, -(2**55)], pa.timestamp("us", "UTC"))
         assert due_s(read(execute_time=moments)) == [0, 0, 0]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         [
             "2027-01-15T08:00:05Z",
@@ -300,7 +292,7 @@ class TestTimes:
     def test_a_string_may_be_a_number_or_an_rfc_3339_time(self, text: str) -> None:
         assert due_s(read(execute_time=[text])) == [5]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         ["2027-01-15", "20270115T080005Z", "2027-W02-5T08:00:05Z", "2027-01-15T08:00Z", "now",
          "2027-01-15T24:00:00Z", "2027-02-30T08:00:00Z", "2027-01-15T08:00:05,5Z", "0000-00-00T00:00:00Z", "08:00:05Z"],
@@ -314,7 +306,7 @@ class TestTimes:
 
 
 class TestHeaders:
-    @pytest.mark.parametrize(
+    @each_case(
         "values",
         [
             pa.array([{"A": "1", "B": "ä"}]),
@@ -323,12 +315,11 @@ class TestHeaders:
             pa.array(['{"A": "1",\r\n "B": "\\u00e4"}']),
             pa.array(['{"A": "0", "B": "ä", "A": "1"}']),
         ],
-        ids=lambda array: str(array.type),
     )  # fmt: skip
     def test_maps_structs_and_objects_are_headers(self, values: pa.Array) -> None:
         assert [task.headers for task in accepted_tasks(read(headers=values))] == [{"A": "1", "B": "ä"}]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "values",
         [
             pa.array([None], pa.map_(pa.string(), pa.string())),
@@ -337,7 +328,6 @@ class TestHeaders:
             pa.array([{"A": None}], pa.struct([("A", pa.string())])),
             pa.array(["{}"]),
         ],
-        ids=str,
     )
     def test_headers_may_be_empty(self, values: pa.Array) -> None:
         assert [task.headers for task in accepted_tasks(read(headers=values))] == [{}]
@@ -346,21 +336,18 @@ class TestHeaders:
         (reason,) = rejection_reasons(read(headers=pa.array([[("A", None)]], pa.map_(pa.string(), pa.string()))))
         assert reason == 'headers: expected an object of up to 20 strings, got null in "A"'
 
-    @pytest.mark.parametrize(
-        "text", ["[]", "null", '"x"', "A: b", '{"A": NaN}', '{"A": "\\ud800"}', '{"A": "b"', "{" * 5000]
-    )
+    @each_case("text", ["[]", "null", '"x"', "A: b", '{"A": NaN}', '{"A": "\\ud800"}', '{"A": "b"', "{" * 5000])
     def test_a_string_that_is_not_an_object_is_rejected_as_a_string(self, text: str) -> None:
         assert rejection_reasons(read(headers=[text])) == [
             "headers: expected an object of up to 20 strings, got a string"
         ]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "values",
         [
             pa.MapArray.from_arrays([0, 1, 2], pa.array(["A", "A"]), raw_strings(b"\xe9", b"ok")),
             pa.StructArray.from_arrays([raw_strings(b"\xe9", b"ok")], ["A"]),
         ],
-        ids=lambda array: str(array.type),
     )
     def test_headers_that_are_not_utf_8_fail_their_row_only(self, values: pa.Array) -> None:
         first, second = validate_bodies(read(headers=values).payloads.bodies)
@@ -421,7 +408,7 @@ class TestCorruptRows:
 
 
 class TestNames:
-    @pytest.mark.parametrize("name", ["Delay", " delay", "DELAY ", "\tdelay"])
+    @each_case("name", ["Delay", " delay", "DELAY ", "\tdelay"])
     def test_a_column_matches_whatever_its_case_and_the_spaces_around_it(self, name: str) -> None:
         columns: dict[str, Any] = {name: [5]}
         assert due_s(read(**columns, time_rules=TIME_REQUIRED)) == [5]
@@ -430,7 +417,7 @@ class TestNames:
         with pytest.raises(Refused, match=r"^delay: expected one column of that name, got 'delay' and ' Delay'$"):
             match_columns(["delay", "note", " Delay"])
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("name", "field"),
         [("due", "execute_time"), ("at", "execute_time"), ("Run_At", "execute_time"), ("run-at", "execute_time"),
          ("Execute Time", "execute_time"), ("countdown", "delay"), ("dealy", "delay"), ("delays", "delay"),
@@ -450,7 +437,7 @@ class TestNames:
             read(content=["x"], time_rules=TIME_REQUIRED)
         assert due_s(read(content=["x"], time_rules=TimeRules(all_now=True))) == [0]
 
-    @pytest.mark.parametrize("values", [[None, 5], ["", "5"], [" ", "5"]], ids=str)
+    @each_case("values", [[None, 5], ["", "5"], [" ", "5"]])
     def test_a_row_whose_time_is_null_or_empty_is_rejected_unless_null_times_are_now(self, values: list[Any]) -> None:
         parsed = read(key=["a", "b"], delay=values, time_rules=TIME_REQUIRED)
         (reject,) = parsed.rejected
@@ -496,9 +483,9 @@ KINDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("name", ["topic", "content", "delay", "execute_time", "retry", "ttl", "headers", "key"])
-@pytest.mark.parametrize("spread_s", [0, HOUR])
+@each_case("kind", KINDS)
+@each_case("name", ["topic", "content", "delay", "execute_time", "retry", "ttl", "headers", "key"])
+@each_case("spread_s", [0, HOUR])
 def test_each_row_of_a_column_of_any_type_comes_out_once(name: str, kind: pa.DataType, spread_s: float) -> None:
     values = build_array(kind, [None, 0, -1, 5, 127])
     try:
@@ -510,7 +497,7 @@ def test_each_row_of_a_column_of_any_type_comes_out_once(name: str, kind: pa.Dat
 
 
 class TestSpread:
-    @pytest.mark.parametrize(
+    @each_case(
         ("values", "got"),
         [
             ([math.nan], "nan"),
@@ -527,7 +514,7 @@ class TestSpread:
         assert rejection_reasons(read(delay=values, spread_s=HOUR)) == [f"{DELAY} {got}"]
         assert rejection_reasons(read(delay=values)) == [f"{DELAY} {got}"]
 
-    @pytest.mark.parametrize("value", [math.nan, math.inf, "1e400", "tomorrow"])
+    @each_case("value", [math.nan, math.inf, "1e400", "tomorrow"])
     def test_a_wrong_time_does_not_become_now(self, value: Any) -> None:
         (reason,) = rejection_reasons(read(execute_time=[value], spread_s=HOUR))
         assert reason.startswith(TIME)
@@ -546,7 +533,7 @@ class TestSpread:
         assert due_s(read(delay=[10], spread_s=HOUR)) == [pytest.approx(10 + offset, abs=0.002)]
         assert due_s(read(execute_time=[NOW_S + 10.5], spread_s=HOUR)) == [pytest.approx(10.5 + offset, abs=0.001)]
 
-    @pytest.mark.parametrize("past", [NOW_S - 1000, 0, -86_400, "2020-01-01T00:00:00Z"])
+    @each_case("past", [NOW_S - 1000, 0, -86_400, "2020-01-01T00:00:00Z"])
     def test_for_times_in_the_past_the_offset_counts_from_now(self, past: Any) -> None:
         offset = due_s(read(content=["x"], spread_s=HOUR))[0]
         assert due_s(read(execute_time=[past], spread_s=HOUR)) == [pytest.approx(offset, abs=0.001)]
@@ -594,14 +581,12 @@ class TestMisread:
         parsed = read_with(csv=CSV, allow_duplicates=True, key=None, content=["caf\ufffd", "tea"])
         assert ([reject.key for reject in parsed.rejected], len(parsed.payloads.ids)) == ([None], 1)
 
-    @pytest.mark.parametrize(
-        "inner", [f"2;t;{CALLBACK};c", f'2;t;"{CALLBACK}";c;', "2;t; https://h/;c\n3;t", "x\n2;t;http://h;"]
-    )
+    @each_case("inner", [f"2;t;{CALLBACK};c", f'2;t;"{CALLBACK}";c;', "2;t; https://h/;c\n3;t", "x\n2;t;http://h;"])
     def test_rows_in_a_value_are_rejected(self, inner: str) -> None:
         [reject] = read_with(csv=CSV, content=[f"hello\n{inner}"]).rejected
         assert (reject.key, reject.field, reject.reason) == ("row 0", "content", f"content: {UNCLOSED_QUOTE}")
 
-    @pytest.mark.parametrize(
+    @each_case(
         "inner", ["a; b; c; d; e", f"2;t;{CALLBACK}", f"2,t,{CALLBACK},c", f"{CALLBACK};b;c;d", "", f"\r;{CALLBACK}"]
     )
     def test_lines_that_are_no_rows_are_accepted(self, inner: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from pyspark.sql import types as T  # noqa: N812  # its usual name
 
 from later.bulk.input.file_schemas import merge_schemas, widen
+from tests.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("one", "other", "wider"),
     [
         (T.IntegerType(), T.LongType(), T.LongType()),

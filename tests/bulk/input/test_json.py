@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from later.core.errors import Refused
 from later.core.task import Task
 from tests.builders import NOW
 from tests.bulk.validation import CALLBACK, NO_TIME_NEEDED, accepted_tasks, rejection_reasons, validate_bodies
+from tests.cases import each_case
 
 JOB = "a-job"
 ID = task_ids(JOB, [b"17"])[0]
@@ -100,30 +100,30 @@ class TestObjects:
         row = '{"delay": 1.50e1, ' + valid()[1:]
         assert b'"delay":1.50e1' in read(row).payloads.bodies[0]
 
-    @pytest.mark.parametrize("around", [b"%s\r", b" \t%s ", BYTE_ORDER_MARK + b"%s"])
+    @each_case("around", [b"%s\r", b" \t%s ", BYTE_ORDER_MARK + b"%s"])
     def test_space_around_an_object_is_ignored(self, around: bytes) -> None:
         assert read(around % valid().encode()).payloads == read(valid()).payloads
 
-    @pytest.mark.parametrize("blank", ["", " \t\r", BYTE_ORDER_MARK, BYTE_ORDER_MARK + b" ", None])
+    @each_case("blank", ["", " \t\r", BYTE_ORDER_MARK, BYTE_ORDER_MARK + b" ", None])
     def test_a_blank_text_is_not_a_row(self, blank: str | bytes | None) -> None:
         parsed = read(blank)
         assert (parsed.payloads[:3], parsed.rejected) == (([], [], []), [])
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "seconds"), [("2026-11-21T09:00:00Z", 1795251600.0), ("2026-11-21T09:00:00.5+01:00", 1795248000.5)]
     )
     def test_an_rfc_3339_time_becomes_unix_seconds(self, text: str, seconds: float) -> None:
         (body,) = read(valid(execute_time=text)).payloads.bodies
         assert json.loads(body)["execute_time"] == seconds
 
-    @pytest.mark.parametrize("text", ["2026-11-21", "soon", "1795251600", "\ud800"])
+    @each_case("text", ["2026-11-21", "soon", "1795251600", "\ud800"])
     def test_a_string_that_is_not_a_time_is_rejected_as_by_create(self, text: str) -> None:
         (refusal,) = rejection_reasons(read(valid(execute_time=text)))
         assert refusal.startswith("execute_time: expected")
 
 
 class TestRejects:
-    @pytest.mark.parametrize(
+    @each_case(
         ("changes", "reason"),
         [
             ({"delay": "5"}, 'delay: expected a number of seconds ≥ 0, got "5"'),
@@ -144,7 +144,7 @@ class TestRejects:
         assert rejection_reasons(read(valid(**changes))) == [reason]
         assert rejection_reasons(read(valid(**changes), spread_s=3600)) == [reason]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "reason"),
         [
             ("[]", "expected a JSON object, got an array"),
@@ -155,7 +155,6 @@ class TestRejects:
             (b'{"key": "caf\xe9"', "expected UTF-8, got the byte 0xe9 at position 12"),
             ("[" * 100_000, "expected JSON, got it nested too deeply"),
         ],
-        ids=lambda text: str(text[:20]),
     )  # fmt: skip
     def test_a_text_that_is_not_an_object_is_rejected_as_by_create(self, text: str | bytes, reason: str) -> None:
         assert rejection_reasons(read(text)) == [reason]
@@ -199,7 +198,7 @@ class TestRejects:
 
 
 class TestKeys:
-    @pytest.mark.parametrize(
+    @each_case(
         ("written", "text"),
         [
             ("5", b"5"),
@@ -214,13 +213,13 @@ class TestKeys:
     def test_a_key_is_the_same_as_in_a_column(self, written: str, text: bytes) -> None:
         assert parse_key(msgspec.Raw(written.encode())) == text
 
-    @pytest.mark.parametrize("key", [None, ""])
+    @each_case("key", [None, ""])
     def test_a_row_without_a_key_is_rejected(self, key: str | None) -> None:
         (reject,) = read(valid(key=key)).rejected
         assert (reject.key, reject.field) == (None, "key")
         assert reject.reason == (MISSING_KEY if key is None else EMPTY_KEY)
 
-    @pytest.mark.parametrize("key", [float("nan"), float("inf"), "\ud800"])
+    @each_case("key", [float("nan"), float("inf"), "\ud800"])
     def test_an_inexact_value_is_not_a_key(self, key: object) -> None:
         (reject,) = read(valid(key=key)).rejected
         assert (reject.field, reject.reason) == ("key", "key: expected Unicode text or a finite number")
@@ -272,7 +271,7 @@ class TestDocuments:
         parsed = read_documents(f"{valid()}\r\n\r\n{valid(key=18)}\n5\n")
         assert parsed.payloads.ids == [*task_ids(JOB, [b"17", b"18"]), NO_ID]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "wrong", ['{"delay": NaN}', '{"content": "\\ud800"}', "5", "[1,\n2]", '"a"', '{"key": %s}' % ("9" * 9999)]
     )
     def test_a_wrong_element_fails_no_other(self, wrong: str) -> None:
@@ -281,7 +280,7 @@ class TestDocuments:
         assert created == task_ids(JOB, [b"17", b"18"])
         assert len(parsed.payloads.bodies) + len(parsed.rejected) == 3
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         [
             "[1 2]",
@@ -301,7 +300,7 @@ class TestDocuments:
         assert reject.reason.startswith("expected JSON: ")
         assert len(reject.row) <= MAX_SHOWN_BYTES
 
-    @pytest.mark.parametrize("text", ["", "\n", BYTE_ORDER_MARK, "[]", " [ ] "])
+    @each_case("text", ["", "\n", BYTE_ORDER_MARK, "[]", " [ ] "])
     def test_an_empty_document_has_no_rows(self, text: str | bytes) -> None:
         parsed = read_documents(text)
         assert (parsed.payloads[:3], parsed.rejected) == (([], [], []), [])
@@ -320,12 +319,12 @@ class TestNestedFields:
         parsed = read(line(**{"meta.id": 7, "meta": {"id": 8}, "callback": CALLBACK}), sources={"key": "meta.id"})
         assert parsed.payloads.keys == [b"7"]
 
-    @pytest.mark.parametrize("meta", [None, 5, "x", [], {}, {"id": None}])
+    @each_case("meta", [None, 5, "x", [], {}, {"id": None}])
     def test_a_value_that_is_not_an_object_has_no_inner_field(self, meta: Any) -> None:
         parsed = read(line(meta=meta, callback=CALLBACK), sources={"key": "meta.id"})
         assert [reject.reason for reject in parsed.rejected] == [MISSING_KEY]
 
-    @pytest.mark.parametrize("field", ["delay", "execute_time"])
+    @each_case("field", ["delay", "execute_time"])
     def test_a_missing_mapped_time_is_rejected(self, field: str) -> None:
         [reject] = read(line(key=7, callback=CALLBACK, headers={"A": "secret"}), sources={field: "due"}).rejected
         assert (reject.key, reject.field) == ("7", field)
@@ -333,7 +332,7 @@ class TestNestedFields:
         assert json.loads(reject.row) == {"key": "7", "topic": "order", "callback": CALLBACK, "headers": {"A": "***"}}
         assert len(read(line(key=7, callback=CALLBACK, due=None), sources={field: "due"}).payloads.ids) == 1
 
-    @pytest.mark.parametrize("key", [[], {}, [None], {"a": None}, {"a": {"b": ""}}, [[""]]])
+    @each_case("key", [[], {}, [None], {"a": None}, {"a": {"b": ""}}, [[""]]])
     def test_an_empty_key_is_rejected(self, key: Any) -> None:
         assert [reject.reason for reject in read(line(key=key, callback=CALLBACK)).rejected] == [EMPTY_KEY]
 
@@ -343,15 +342,15 @@ def line(**fields: Any) -> str:
 
 
 class TestTimes:
-    @pytest.mark.parametrize("changes", [{}, {"delay": None}, {"execute_time": ""}, {"delay": "  "}], ids=str)
+    @each_case("changes", [{}, {"delay": None}, {"execute_time": ""}, {"delay": "  "}])
     def test_an_object_without_a_time_is_rejected(self, changes: dict[str, Any]) -> None:
         parsed = read(valid(**changes), valid(delay=5), time_rules=TIME_REQUIRED)
         (reject,) = parsed.rejected
         assert reject.reason.endswith(f": {MISSING_TIME}")
         assert len(parsed.payloads.ids) == 1
 
-    @pytest.mark.parametrize("rules", [TimeRules(all_now=True), TimeRules(null_now=True)])
-    @pytest.mark.parametrize("changes", [{}, {"delay": None}, {"execute_time": ""}], ids=str)
+    @each_case("rules", [TimeRules(all_now=True), TimeRules(null_now=True)])
+    @each_case("changes", [{}, {"delay": None}, {"execute_time": ""}])
     def test_with_now_or_null_time_now_it_is_due_at_once(self, rules: TimeRules, changes: dict[str, Any]) -> None:
         (task,) = accepted_tasks(read(valid(**changes), time_rules=rules))
         assert task.execute_at == NOW
@@ -360,7 +359,7 @@ class TestTimes:
         (reject,) = read(valid(due=5), send_unknown_fields=False, time_rules=TIME_REQUIRED).rejected
         assert reject.reason == f"execute_time: {MISSING_TIME} (did you mean execute_time by 'due'?)"
 
-    @pytest.mark.parametrize("name", ["Delay", " delay", "DELAY\t"])
+    @each_case("name", ["Delay", " delay", "DELAY\t"])
     def test_a_field_matches_whatever_its_case_and_the_spaces_around_it(self, name: str) -> None:
         (task,) = accepted_tasks(read(valid(**{name: 5}), time_rules=TIME_REQUIRED))
         assert task.execute_at == NOW + 5000

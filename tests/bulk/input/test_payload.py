@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from later.bulk.input.json import NO_ID
 from later.bulk.input.payload import Payloads
 from later.bulk.input.rejects import decode_readable
 from later.bulk.input.row_origins import RowOrigin
 from later.core.errors import Refused
+from tests.cases import each_case
 
 WHY = Refused("why")
 
@@ -59,7 +58,7 @@ def test_an_empty_row_is_an_object_with_its_key() -> None:
     assert Payloads([body("j:x")], ["j:x"], [b"17"]).reject(0, WHY).row == '{"key":"17"}'
 
 
-@pytest.mark.parametrize("value", [b"NaN", b'"\\ud800"', b'"caf\xe9"', b'{"a":' + b"[" * 5000])
+@each_case("value", [b"NaN", b'"\\ud800"', b'"caf\xe9"', b'{"a":' + b"[" * 5000])
 def test_a_malformed_reject_has_no_id(value: bytes) -> None:
     rows = Payloads([b'{"id":"j:x","delay":' + value + b"}"], ["j:x"], [b"17"])
     assert rows.reject(0, WHY).row == '{"key":"17","delay":' + decode_readable(value) + "}"

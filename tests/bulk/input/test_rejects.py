@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from later.bulk.input.column_names import MISSING_TIME
 from later.bulk.input.rejects import (
     REDACTED_HEADERS,
@@ -20,6 +18,7 @@ from later.bulk.input.row_origins import RowOrigin
 from later.core.errors import Refused, TooLarge
 from later.core.validation import EXPECTED
 from tests.bulk.validation import CALLBACK, validate_bodies
+from tests.cases import each_case
 
 ROW = {"id": "j:x", "topic": "order", "callback": CALLBACK}
 
@@ -33,7 +32,7 @@ def reject_of(**changes: object) -> tuple[str | None, str, str | None, str | Non
     return reject.field, reject.code, reject.expected, reject.got
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "reject"),
     [
         ({"delay": -5}, ("delay", "invalid", "a number of seconds ≥ 0", "-5")),
@@ -50,7 +49,7 @@ def test_a_reject_says_what_was_expected_and_what_came(changes: dict[str, object
     assert reject_of(**changes) == reject
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "got"),
     [
         ({"callback": "https://h:99999/"}, '"https://h:99999/"'),
@@ -83,7 +82,7 @@ def test_a_task_that_is_too_large_and_any_other_reason_have_codes_too() -> None:
     assert build_reject(b"{}", None, Refused("no more today", "topic")).code is RejectCode.REFUSED
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reason",
     [
         "Exceeds max allowed delivery delay of 5 milliseconds",
@@ -99,7 +98,7 @@ def test_a_reject_says_where_its_row_came_from() -> None:
     assert (reject.file, reject.position) == ("file:/lake/a.csv", 7)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("row", "redacted"),
     [
         (b'{"delay":1.00000000000000000001,"headers":{"A":"secret","B":"secret"}}',
@@ -127,7 +126,7 @@ def test_secrets_are_redacted(row: bytes, redacted: str) -> None:
     assert build_reject(row, None, Refused("why")).row == redacted
 
 
-@pytest.mark.parametrize("start", ["http://", "", " http://", "http:/", "http:\\\\", "http:"])
+@each_case("start", ["http://", "", " http://", "http:/", "http:\\\\", "http:"])
 def test_no_password_of_a_callback_is_in_a_reason(start: str) -> None:
     """The daemon quotes the value, and cuts it where it is long: also in the middle of a password."""
     callback = f"{start}me:{'secret' * 20}@h/ x"
@@ -149,7 +148,7 @@ def test_a_row_has_its_key_as_text() -> None:
         assert row_with_key(b"{}", key) == b"{}"
 
 
-@pytest.mark.parametrize("headers", [{"A": "***", "B": "b"}, "***"])
+@each_case("headers", [{"A": "***", "B": "b"}, "***"])
 def test_redacted_headers_are_recognized(headers: object) -> None:
     shown = json.loads(redact_row(json.dumps({"headers": headers}).encode()))["headers"]
     assert has_redacted_headers(shown)

@@ -17,6 +17,7 @@ from later.bulk.input.row_keys import key_decoder
 from later.bulk.input.task_ids import MAX_JOB_CHARS, check_job, task_ids
 from later.core.errors import Refused
 from later.core.validation import check_id
+from tests.cases import each_case
 
 
 def keys(values: Any, kind: pa.DataType | None = None) -> list[bytes | None]:
@@ -38,23 +39,23 @@ class TestIds:
         (id,) = task_ids(check_job(job), [key])
         assert check_id(id) == id
 
-    @pytest.mark.parametrize("job", ["", "a b", "a/b", "ä", "a\n", "x" * (MAX_JOB_CHARS + 1)])
+    @each_case("job", ["", "a b", "a/b", "ä", "a\n", "x" * (MAX_JOB_CHARS + 1)])
     def test_a_job_that_no_id_can_begin_with_is_refused(self, job: str) -> None:
         with pytest.raises(Refused, match=f"expected 1 to {MAX_JOB_CHARS} characters"):
             check_job(job)
 
 
 class TestKeys:
-    @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+    @each_case("kind", [pa.string(), pa.large_string(), pa.string_view()])
     def test_a_string_is_its_bytes(self, kind: pa.DataType) -> None:
         assert keys(["5", "ä\n", " ", None], kind) == [b"5", "ä\n".encode(), b" ", None]
 
-    @pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64(), pa.decimal128(38, 0), pa.decimal256(76, 0)])
+    @each_case("kind", [pa.int8(), pa.int64(), pa.uint64(), pa.decimal128(38, 0), pa.decimal256(76, 0)])
     def test_an_integer_is_its_digits(self, kind: pa.DataType) -> None:
         assert keys([5, None, 0], kind) == [b"5", None, b"0"]
         assert keys([2**64 - 1], pa.uint64()) == [b"18446744073709551615"]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("number", "scale", "text"),
         [("5", 2, b"5.00"), ("-0.05", 2, b"-0.05"), ("0.0000000001", 10, b"0.0000000001"), ("0", 10, b"0.0000000000"),
          ("500", -2, b"500")],
@@ -62,7 +63,7 @@ class TestKeys:
     def test_a_decimal_has_the_digits_of_its_column_and_no_exponent(self, number: str, scale: int, text: bytes) -> None:
         assert keys([Decimal(number), None], pa.decimal128(38, scale)) == [text, None]
 
-    @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+    @each_case("kind", [pa.binary(), pa.large_binary()])
     def test_bytes_stay_unchanged(self, kind: pa.DataType) -> None:
         assert keys([b"5", b"\xff", None], kind) == [b"5", b"\xff", None]
 
@@ -70,8 +71,8 @@ class TestKeys:
         broken = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())
         assert list(key_decoder(broken.type)(broken)) == [b"caf\xe9"]
 
-    @pytest.mark.parametrize("unit", ["s", "ms", "us"])
-    @pytest.mark.parametrize("zone", ["UTC", "Etc/UTC", "+02:00", "America/New_York"])
+    @each_case("unit", ["s", "ms", "us"])
+    @each_case("zone", ["UTC", "Etc/UTC", "+02:00", "America/New_York"])
     def test_a_timestamp_is_in_utc_whatever_the_columns_zone(self, unit: str, zone: str) -> None:
         moment = datetime(2026, 11, 21, 22, tzinfo=UTC)
         assert keys([moment, None], pa.timestamp(unit, zone)) == [b"2026-11-21T22:00:00+00:00", None]
@@ -104,7 +105,7 @@ class TestKeys:
             None,
         ]
 
-    @pytest.mark.parametrize("row", [{}, {"a": ""}, {"b": {"c": None}}, {"a": "", "b": {"c": ""}}])
+    @each_case("row", [{}, {"a": ""}, {"b": {"c": None}}, {"a": "", "b": {"c": ""}}])
     def test_an_empty_struct_is_not_a_key(self, row: dict[str, Any]) -> None:
         kind = pa.struct([("a", pa.string()), ("b", pa.struct([("c", pa.string())]))])
         assert keys([row, {"a": "x"}], kind) == [None, b'["x",null]']
@@ -113,11 +114,10 @@ class TestKeys:
         array = pa.array([{"a": 1}, None, {"a": 3}, {"a": None}])[1:]
         assert list(key_decoder(array.type)(array)) == [None, b"[3]", None]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "kind",
         [pa.float64(), pa.float16(), pa.list_(pa.string()), pa.map_(pa.string(), pa.string()), pa.null(), pa.struct([]),
          pa.struct([("a", pa.float32())]), pa.timestamp("ns"), pa.duration("us"), pa.time64("us"), pa.binary(2)],
-        ids=str,
     )  # fmt: skip
     def test_a_column_of_an_inexact_type_is_refused(self, kind: pa.DataType) -> None:
         with pytest.raises(Refused, match=r"key: expected strings, integers, .*, got a column of ") as refused:

@@ -10,6 +10,7 @@ import pytest
 from later.bulk.jobs.run import watch_counts
 from later.bulk.transport.target import Target
 from later.client.transport import CreateCounts
+from tests.cases import each_case
 from tests.client.api_servers import StubAnswer, StubRequest, problem, stub_server
 
 
@@ -70,9 +71,7 @@ def test_an_unknown_run_has_no_counts() -> None:
         assert watched_counts(Target(url=server.url), 1) == [CreateCounts()]
 
 
-@pytest.mark.parametrize(
-    "answer", [problem(503), problem(500), StubAnswer(200, b"<html>"), StubAnswer(200, {}), StubAnswer(403)]
-)
+@each_case("answer", [problem(503), problem(500), StubAnswer(200, b"<html>"), StubAnswer(200, {}), StubAnswer(403)])
 def test_a_failed_request_is_repeated(answer: StubAnswer) -> None:
     with stub_server(answer, counts(5)) as server:
         assert watched_counts(Target(url=server.url), 3) == [CreateCounts(5)]

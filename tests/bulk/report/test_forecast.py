@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from later.bulk.report.forecast import OVERDUE, Load, TopicLimit, loads_from_counts, window_from_days
 from tests.bulk.report.builders import EIGHT, HOUR, build_due_forecast, build_load, build_topic_forecast, build_window
+from tests.cases import each_case
 
 # Hours
 
@@ -51,7 +50,7 @@ def test_hours_over_the_rate_have_more_due_than_it_delivers() -> None:
     assert build_topic_forecast(3600, 3601, 0, 7200, rate=1).hours_over_rate == [1, 3]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("hours", "overdue", "expected_s"),
     [
         ((0, 0), 1800, 1800),  # half an hour of work

@@ -8,6 +8,7 @@ from pyspark.errors import AnalysisException, PythonException, SparkRuntimeExcep
 
 from later.bulk.spark.errors import JAVA_GONE, file_error, spark_error, translate_errors, worker_error
 from later.core.errors import LaterError
+from tests.cases import each_case
 
 LATERS_ERROR = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -70,7 +71,7 @@ def test_an_error_without_text_is_named() -> None:
     assert worker_error(text) == "a worker failed: MemoryError (a.py, line 1)"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "reason"),
     [
         ("[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03", "Path does not exist: file:/x."),
@@ -115,7 +116,7 @@ def test_a_long_reason_is_cut() -> None:
     assert len(spark_error("x" * 100_000)) < 1000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raised", "reason"),
     [
         (

@@ -10,11 +10,12 @@ from later.bulk.spark import session
 from later.bulk.spark.path_syntax import check_output_path, escape_glob
 from later.cli.program import run
 from later.core.errors import Refused
+from tests.cases import each_case
 
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     ["rejects", "a/b_c.d/", "./2026-11-21T09:00", "/lake/2026-11-21T09:00", "a/b:c", "rej-[a]", "_a/b", "../b",
      "s3a://lake/rejects", "s3a://lake/_a/rejects/", "s3a://_lake/rejects", "file:/rejects", "hdfs://h:8020/rejects"],
@@ -23,7 +24,7 @@ def test_most_names_are_accepted(name: str) -> None:
     assert check_output_path(name) == name
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "why"),
     [
         ("", "expected the name of a directory"),

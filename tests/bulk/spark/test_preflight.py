@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from later.bulk.spark.preflight import SparkMissing, check_java, check_packages, parse_java_version
+from tests.cases import each_case
 
 
 def write_java(directory: Path, version: str) -> str:
@@ -20,7 +21,7 @@ def write_java(directory: Path, version: str) -> str:
     return str(directory)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("output", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15', 17),

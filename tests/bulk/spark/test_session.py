@@ -9,9 +9,10 @@ from py4j.protocol import Py4JJavaError
 
 from later.bulk.spark.session import build_settings, is_local, name_master_in_errors
 from later.core.errors import LaterError
+from tests.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("master", "local"),
     [
         ("local", True),

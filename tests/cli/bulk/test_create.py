@@ -28,6 +28,7 @@ from later.cli.program import run as run_command
 from later.client.http import CallFailed, NotReached, TargetFull, Unavailable
 from later.client.transport import CreateCounts
 from later.core.errors import STORE_FULL_REASON, InputUnreadable, LaterError, Refused, StoreDown
+from tests.cases import each_case
 
 Capture = pytest.CaptureFixture[str]
 
@@ -128,7 +129,7 @@ class TestOptions:
         assert re.fullmatch(r"out/run=\d{8}T\d{6}Z-[0-9a-f]{6}", rejects.directory)
         assert target == Target(url="redis://h/1", prefix="mine", timeout_s=3, batch_size=7, retries=0)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("path", "format"),
         [("a.csv", "csv"), ("a.CSV.gz", "csv"), ("a.json", "json"), ("a.ndjson.zst", "ndjson"), ("a.jsonl", "ndjson"),
          ("a.orc", "orc"), ("a.parquet", "parquet"), ("a.csv.parquet", "parquet"), ("a.snappy.parquet", "parquet"),
@@ -407,13 +408,13 @@ class TestCancel:
         assert bulk_exit_code(name, "in", "--job", "j", option) == 2
 
 
-@pytest.mark.parametrize("name", ["create", "verify", "cancel"])
+@each_case("name", ["create", "verify", "cancel"])
 def test_help_describes_the_command(name: str, capsys: Capture) -> None:
     assert bulk_exit_code(name, "--help") == 0
     assert f"Usage: later bulk {name} [OPTIONS] INPUT" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "why"),
     [
         ({"columns": {"hook": "x"}}, "hook: unknown field; expected topic, callback, "),

@@ -22,6 +22,7 @@ from later.cli.bulk.job_options import (
 )
 from later.cli.program import run
 from later.core.errors import ConfigError
+from tests.cases import each_case
 
 API_URL = "http://127.0.0.1:8080"
 
@@ -61,7 +62,7 @@ def test_the_last_setting_of_a_key_counts() -> None:
     }
 
 
-@pytest.mark.parametrize("setting", ["spark.a", "driver.memory=4g", "=4g"])
+@each_case("setting", ["spark.a", "driver.memory=4g", "=4g"])
 def test_a_setting_without_sparks_prefix_is_refused(setting: str) -> None:
     with pytest.raises(click.BadParameter, match=r"expected spark\.KEY=VALUE"):
         parse(spark_options, "--conf", setting)
@@ -107,16 +108,16 @@ def test_the_environment_of_a_daemon_does_not_concern_a_job(
     assert parse_address(address_options, *options) == address
 
 
-@pytest.mark.parametrize("url", ["redis://h:6380/1", "rediss://me@h", "unix:///run/store.sock"])
-@pytest.mark.parametrize("decorate", [address_options, store_options])
+@each_case("url", ["redis://h:6380/1", "rediss://me@h", "unix:///run/store.sock"])
+@each_case("decorate", [address_options, store_options])
 def test_a_url_may_be_the_stores(decorate: Any, url: str) -> None:
     options = ("--url", url, "--prefix", "mine", "--store-timeout", "3s")
 
     assert parse_address(decorate, *options) == LaterAddress(url, "mine", 3.0)
 
 
-@pytest.mark.parametrize("decorate", [address_options, store_options])
-@pytest.mark.parametrize("url", ["redis://:secret@h", "redis://h?password=secret"])
+@each_case("decorate", [address_options, store_options])
+@each_case("url", ["redis://:secret@h", "redis://h?password=secret"])
 def test_a_password_in_a_url_is_refused(decorate: Any, url: str) -> None:
     with pytest.raises(ConfigError, match="LATER_REDIS_PASSWORD") as refused:
         parse_address(decorate, "--url", url)
@@ -176,7 +177,7 @@ def test_a_password_on_the_command_line_is_refused() -> None:
         parse_address(store_options, "--redis", "redis://:secret@h")
 
 
-@pytest.mark.parametrize("other", [("--redis", "redis://h"), ("--data", "d")])
+@each_case("other", [("--redis", "redis://h"), ("--data", "d")])
 def test_two_addresses_of_a_store_are_refused(other: tuple[str, str]) -> None:
     with pytest.raises(click.UsageError, match="Give only one of --url, --redis and --data"):
         parse_address(store_options, "--url", "redis://h", *other)

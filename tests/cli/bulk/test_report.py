@@ -28,6 +28,7 @@ from tests.bulk.report.builders import (
     build_window,
     export_counts,
 )
+from tests.cases import each_case
 
 Capture = pytest.CaptureFixture[str]
 PrintOnTerminal = Callable[[Report, int], list[str]]
@@ -56,7 +57,7 @@ def test_each_hour_has_its_due_tasks_and_the_backlog_at_its_end(capsys: Capture)
     assert "Hours in which nothing is due are left out." in lines
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("wide", "header", "first"),
     [
         (False, "due all topics t0 t1 others", "Sat 21 08:00 48 10 9 29"),
@@ -345,7 +346,7 @@ def test_a_picture_is_drawn_beside_the_text(stub_count: StubCount, tmp_path: Pat
     assert "order" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "error"),
     [
         ((), "Nothing to report on: expected --export, --rejects, or both."),

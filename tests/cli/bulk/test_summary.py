@@ -15,6 +15,7 @@ from later.cli.bulk.summary import EXIT_STATUSES, format_due_time, without_passw
 from later.client.http import NotReached, TargetFull
 from later.client.transport import CreateCounts
 from later.core.errors import STORE_FULL_REASON, LaterError, Refused
+from tests.cases import each_case
 from tests.cli.bulk.test_create import (
     MANY_REJECTED,
     NONE_MISSING,
@@ -163,7 +164,7 @@ def test_a_summary_shows_no_password() -> None:
     assert without_password("unix:///run/later.sock?db=1") == "unix:///run/later.sock?db=1"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("due_at", "shown"),
     [(-(10**18), "1-01-01T00:00:00Z"), (1999, "1970-01-01T00:00:01Z"), (10**18, "9999-12-31T23:59:59Z")],
 )
