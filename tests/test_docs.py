@@ -36,6 +36,7 @@ from later.api.response_schemas import (
 )
 from later.cli.groups import load_command
 from later.cli.program import later
+from later.cli.root_key import ROOT_KEY_VARIABLE
 from later.config import OPTIONS
 from later.core.explain import TopicFacts, explain_topic
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, format_policy
@@ -232,9 +233,11 @@ def test_a_command_line_has_only_options_of_its_command(document: Path) -> None:
 
 @every_document
 def test_every_named_environment_variable_exists(document: Path) -> None:
-    assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {PASSWORD, PASSWORD_FILE} | {
-        option.variable for option in OPTIONS
-    }
+    assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {
+        PASSWORD,
+        PASSWORD_FILE,
+        ROOT_KEY_VARIABLE,
+    } | {option.variable for option in OPTIONS}
 
 
 def test_the_documented_defaults_of_options_are_right() -> None:
