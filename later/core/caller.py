@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from later.core.api_keys import ALL_SCOPES, ApiKey, Scope, format_scopes
@@ -9,10 +10,11 @@ from later.core.errors import NotAllowed, Refused
 from later.core.policy_scopes import namespace_from_topic
 from later.core.task import is_uuid
 from later.core.task_names import is_namespaced, name_prefix
-from later.core.validation import check_id, format_value
+from later.core.validation import ID_PATTERN, check_id, format_value
 
 RESERVED_ID_STARTS = ("s:", "ev:")
 """How the ids begin that later itself will give to tasks: callers create none."""
+_FREE_ID = re.compile(rf"(?!{'|'.join(RESERVED_ID_STARTS)}){ID_PATTERN}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,15 +68,16 @@ class Caller:
             Refused: it is no id, or a reserved one.
             NotAllowed: it has another namespace in front.
         """
-        id = self._own_part(text, "id")
-        check_free_id(id, "id")
-        return id if self.namespace is None or is_uuid(id) else name_prefix(self.namespace) + id
+        if self.namespace is None:
+            return _check_free(text, "id")
+        id = _check_free(self._own_part(text, "id"), "id")
+        return id if is_uuid(id) else name_prefix(self.namespace) + id
 
     def own_job(self, text: str) -> str:
         """Return the id of a bulk job that the caller counts tasks into: as `own_id`, and a UUID is no exception."""
-        job = self._own_part(text, "job")
-        check_free_id(job, "job")
-        return job if self.namespace is None else name_prefix(self.namespace) + job
+        if self.namespace is None:
+            return _check_free(text, "job")
+        return name_prefix(self.namespace) + _check_free(self._own_part(text, "job"), "job")
 
     def task_name(self, text: str) -> str:
         """Return the name (see `task_names`) by which the store's verbs find the task that the caller means by an id.
@@ -98,31 +101,35 @@ class Caller:
     def _name(self, text: str, field: str) -> str:
         namespace = self.namespace
         if namespace is None:
-            return text if self.key_id is not None and is_namespaced(text) else check_id(text, field)
-        own = self._without_prefix(text)
+            is_meant = "/" in text and self.key_id is not None and is_namespaced(text)
+            return text if is_meant else check_id(text, field)
+        own = _without_prefix(text, namespace)
         return name_prefix(namespace) + (own if is_namespaced(own) else check_id(own, field))
 
     def _own_part(self, text: str, field: str) -> str:
-        own = self._without_prefix(text)
-        if self.namespace is not None and is_namespaced(own):
+        """Return an id without the namespace that a bound caller has perhaps put in front. Raises NotAllowed."""
+        own = _without_prefix(text, self.namespace or "")
+        if is_namespaced(own):
             raise self._is_outside(field)
-        return check_id(own, field)
-
-    def _without_prefix(self, text: str) -> str:
-        if self.namespace is None or "/" not in text:
-            return text
-        prefix = name_prefix(self.namespace)
-        return text.removeprefix(prefix if text.startswith(prefix) else f"{self.namespace}/")
+        return own
 
     def _is_outside(self, field: str) -> NotAllowed:
         return NotAllowed(f"{field}: this key is for the namespace {self.namespace}", field, reason="namespace")
 
 
-def check_free_id(id: str, field: str) -> None:
-    """Raise Refused if an id, without a namespace in front, is reserved."""
-    if id.startswith(RESERVED_ID_STARTS):
+def _without_prefix(text: str, namespace: str) -> str:
+    """Return an id without its namespace in front, written as it is or as in `name_prefix`, if it has it there."""
+    prefix = name_prefix(namespace)
+    return text.removeprefix(prefix if text.startswith(prefix) else f"{namespace}/")
+
+
+def _check_free(text: str, field: str) -> str:
+    """Check the id, without a namespace in front, that a caller gives to a task or a job; return it. Raises Refused."""
+    if _FREE_ID.fullmatch(text) is None:
         starts = " or ".join(RESERVED_ID_STARTS)
+        id = check_id(text, field)
         raise Refused(f"{field}: expected one that does not begin with {starts}, got {format_value(id)}", field)
+    return text
 
 
 ANYBODY = Caller(key_id=None, namespace=None, scopes=ALL_SCOPES)

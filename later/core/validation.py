@@ -41,7 +41,8 @@ EXPECTED = {
 """The values that each field of a task takes, as a refusal states them."""
 EXPECTED_TIME = EXPECTED["execute_time"]
 
-_ID = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
+ID_PATTERN = r"[A-Za-z0-9._~:-]{1,128}"
+_ID = re.compile(ID_PATTERN)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RESERVED_HEADERS = re.compile(
