@@ -185,13 +185,14 @@ async def a_sender(
     proxy: Proxy | None = None,
     guard: AddressGuard = NO_GUARD,
     on_refused: Callable[[str], None] = lambda why: None,
+    key_ring: Callable[[], KeyRing] = KeyRing,
     **policy: Any,
 ) -> AsyncIterator[PolicySender]:
     """Start a sender with `client`, by default that of `client_name`, which looks up `max_lookups` names at a time."""
     client = client or CLIENTS[client_name](max_lookups=max_lookups, max_idle=64, guard=guard, proxy=proxy)
     sender = Sender(
         client,
-        Signer(KeyRing),
+        Signer(key_ring),
         user_agent="later/0.1",
         guard=guard,
         refusals=RefusalReport(on_refused),

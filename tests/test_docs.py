@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import click
 import msgspec
@@ -39,9 +39,10 @@ from later.cli.program import later
 from later.cli.root_key import ROOT_KEY_VARIABLE
 from later.config import OPTIONS
 from later.core.explain import TopicFacts, explain_topic
-from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, format_policy
+from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, Sign, format_policy
 from later.core.reply import Reply, parse_reply
 from later.core.retry import OutcomeKind
+from later.core.signing import KeyRing, Master, SecretScope
 from later.metrics import Metrics
 from later.store.url import PASSWORD, PASSWORD_FILE
 from tests.builders import NOW, a_task
@@ -59,6 +60,11 @@ METRICS = (ROOT / "docs" / "metrics.md").read_text()
 LOG = (ROOT / "docs" / "log.md").read_text()
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 ANSWERS = (ROOT / "docs" / "answers.md").read_text()
+OF_RECEIVERS = "LATER_SIGNING_SECRETS"
+"""The variable by which a receiver gets its secrets."""
+SIGNED = SecretScope(Sign.NAMESPACE, "default")
+KEY_RING = KeyRing([Master(bytes(32))])
+"""What signs the calls of the documented receivers."""
 TOPICS = (ROOT / "docs" / "topics.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
@@ -237,6 +243,7 @@ def test_every_named_environment_variable_exists(document: Path) -> None:
         PASSWORD,
         PASSWORD_FILE,
         ROOT_KEY_VARIABLE,
+        OF_RECEIVERS,
     } | {option.variable for option in OPTIONS}
 
 
@@ -394,7 +401,7 @@ def judge_reply(body: str) -> OutcomeKind:
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import the document's Python receiver as a module, with a new database."""
     file = tmp_path / "receiver.py"
-    (code,) = code_blocks("python", RECEIVERS)
+    _, code = code_blocks("python", RECEIVERS)  # the first one is a line of a package's use
     file.write_text(code)
     monkeypatch.chdir(tmp_path)
     spec = importlib.util.spec_from_file_location("receiver", file)
@@ -403,6 +410,8 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.prepare()
+    monkeypatch.setattr(module, "SECRETS", [secret.text for secret in KEY_RING.secrets(SIGNED, NOW)])
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: NOW / 1000))
     return module
 
 
@@ -427,7 +436,7 @@ def url(example: ModuleType) -> Iterator[str]:
 
 @pytest.fixture
 async def sender() -> AsyncIterator[PolicySender]:
-    async with a_sender(timeout_ms=15_000) as sender:
+    async with a_sender(timeout_ms=15_000, key_ring=lambda: KEY_RING) as sender:
         yield sender
 
 
@@ -484,13 +493,18 @@ async def test_the_example_fails_with_its_work_and_succeeds_the_next_time(
     assert stored_orders() == ["hello"]
 
 
-async def test_the_example_requires_its_token(
+async def test_the_example_takes_only_what_is_signed_with_its_secrets_and_not_too_old(
     url: str, sender: PolicySender, example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(example, "TOKEN", "secret")
-    unauthorized = await sender.send(a_task(callback=url), 1, NOW)
-    authorized = await sender.send(a_task(callback=url, headers={"Authorization": "Bearer secret"}), 1, NOW)
-    assert (unauthorized.status, authorized.kind) == (401, OutcomeKind.DONE)
+    task = a_task(callback=url)
+    monkeypatch.setattr(example, "SECRETS", ["whsec_AAAA", *example.SECRETS])
+    assert (await sender.send(task, 1, NOW - 299_000)).kind is OutcomeKind.DONE
+    for late in (301_000, -301_000):
+        assert (await sender.send(task, 1, NOW - late)).status == 401
+    async with a_sender(timeout_ms=15_000) as unsigned:
+        assert (await unsigned.send(task, 1, NOW)).status == 401
+    monkeypatch.setattr(example, "SECRETS", ["whsec_AAAA"])
+    assert (await sender.send(task, 1, NOW)).status == 401
 
 
 async def test_the_documented_request_is_the_one_that_arrives(sender: PolicySender, example: ModuleType) -> None:

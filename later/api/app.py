@@ -17,10 +17,10 @@ from later.api.explain import ExplainHandlers
 from later.api.health import HealthHandlers
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
-from later.api.policies import PolicyHandlers, parse_namespace_policy, parse_namespace_scope
+from later.api.policies import PolicyHandlers, parse_namespace_policy
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
-from later.api.rotation import RotationHandlers
+from later.api.rotation import RotationHandlers, parse_secret_namespace
 from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES, Route
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
@@ -170,7 +170,7 @@ def _policy_routes(store: Store, max_body: int) -> list[Route]:
 
 def _signing_routes(store: Store, max_body: int) -> list[Route]:
     routes = []
-    for scope_path, parse_scope in ((TOPIC_PATH, parse_topic_scope), (NAMESPACE_PATH, parse_namespace_scope)):
+    for scope_path, parse_scope in ((TOPIC_PATH, parse_topic_scope), (NAMESPACE_PATH, parse_secret_namespace)):
         signing = RotationHandlers(store=store, max_body=max_body, parse_scope=parse_scope)
         routes += [
             Route("GET", f"{scope_path}/signing", signing.show, Scope.ADMIN),

@@ -10,12 +10,13 @@ from aiohttp import web
 
 from later.api.audit_records import recorded
 from later.api.json_response import json_response
+from later.api.policies import parse_namespace
 from later.api.requests import EXPECTED, read_body
 from later.core.audit_event import AuditAction
 from later.core.clock import rfc3339
 from later.core.json_body import body_parser
 from later.core.policy import Sign, plain_number
-from later.core.policy_scopes import PolicyScope
+from later.core.policy_scopes import PolicyScope, namespace_scope
 from later.core.signing import DEFAULT_OVERLAP_S, MAX_OVERLAP_S, KeyRing, SecretScope
 from later.core.validation import refusal, to_milliseconds
 from later.store.open import Store
@@ -67,6 +68,16 @@ class RotationHandlers:
             if generation.is_live(now)
         ]
         return {str(scope.level): scope.name, "generations": generations}
+
+
+def parse_secret_namespace(request: web.Request) -> PolicyScope:
+    """Return the namespace that the path names. A key bound to it may rotate its secret, which limits nobody.
+
+    Raises:
+        Refused: it is no namespace.
+        NotAllowed: it is not the caller's.
+    """
+    return namespace_scope(parse_namespace(request))
 
 
 def _secret_scope(scope: PolicyScope) -> SecretScope:

@@ -268,7 +268,7 @@ def prepare_context(secret: Secret) -> hmac.HMAC:
     return hmac.new(secret.key, digestmod="sha256")
 
 
-def signature(contexts: Sequence[hmac.HMAC], task_id: str, timestamp: int, body: bytes) -> str:
+def format_signatures(contexts: Sequence[hmac.HMAC], task_id: str, timestamp: int, body: bytes) -> str:
     """Return the value of the header `webhook-signature`: a signature of each context.
 
     `timestamp` is in seconds, `body` the bytes that are sent.

@@ -23,7 +23,7 @@ from later.delivery.http_client import (
 from later.delivery.proxy import check_answer
 from later.delivery.refusals import RefusalReport
 from later.delivery.request import RequestBuilder, encode_body
-from later.delivery.signer import Signer
+from later.delivery.signer import Signer, sign_body
 
 BAD_URL = "this URL cannot be called"
 
@@ -68,7 +68,8 @@ class Sender:
         timeout_s = policy.timeout_ms / 1000
         try:
             body = encode_body(task)
-            signature = await self._signer.sign(task, body, policy.sign, now)
+            contexts = self._signer.contexts(task, policy.sign, now)
+            signature = await sign_body(contexts, task.id, now // 1000, body) if contexts else ""
             request = self._requests.build(task, attempt, failures, now, policy.timeout_ms, body, signature)
         except MissingMaster as error:
             raise LocalFault(str(error)) from None

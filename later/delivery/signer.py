@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from later.core.origin import Origin
 from later.core.policy import Sign
-from later.core.signing import KeyRing, prepare_context, secret_scope, signature
+from later.core.signing import KeyRing, format_signatures, prepare_context, secret_scope
 from later.core.task import Task
 from later.delivery.http_client import LocalFault
 
@@ -35,16 +35,15 @@ class Signer:
         self._ring = KeyRing()
         self._prepared: dict[tuple[Sign, str, Origin | None], _Prepared] = {}
 
-    async def sign(self, task: Task, body: bytes, sign: Sign, now: int) -> str:
-        """Return the value of `webhook-signature` for a delivery at `now` (ms); empty if it is not signed.
+    def contexts(self, task: Task, sign: Sign, now: int) -> list[hmac.HMAC]:
+        """Return what signs a delivery at `now` (ms), the newest secret first; nothing if it is not signed.
 
         Raises:
             MissingMaster: it is to be signed with a secret that cannot be derived.
-            LocalFault: there is no thread for a long body.
             ValueError: the callback has no origin.
         """
         if sign is Sign.OFF:
-            return ""
+            return []
         ring = self._key_ring()
         if ring is not self._ring:
             self._ring = ring
@@ -53,14 +52,7 @@ class Signer:
         prepared = self._prepared.get(key)
         if prepared is None or now >= prepared.until:
             prepared = self._prepare(key, now)
-        if not prepared.contexts:
-            return ""
-        if len(body) <= MAX_INLINE_BYTES:
-            return signature(prepared.contexts, task.id, now // 1000, body)
-        try:
-            return await asyncio.to_thread(signature, prepared.contexts, task.id, now // 1000, body)
-        except RuntimeError as error:
-            raise LocalFault(f"no thread to sign in: {error}") from None
+        return prepared.contexts
 
     def _prepare(self, key: tuple[Sign, str, Origin | None], now: int) -> _Prepared:
         scope = secret_scope(*key)
@@ -72,3 +64,17 @@ class Signer:
             del self._prepared[next(iter(self._prepared))]
         self._prepared[key] = prepared
         return prepared
+
+
+async def sign_body(contexts: list[hmac.HMAC], task_id: str, timestamp: int, body: bytes) -> str:
+    """Return the value of `webhook-signature` for a body of any length; empty without contexts.
+
+    Raises:
+        LocalFault: there is no thread for a long body.
+    """
+    if not contexts or len(body) <= MAX_INLINE_BYTES:
+        return format_signatures(contexts, task_id, timestamp, body)
+    try:
+        return await asyncio.to_thread(format_signatures, contexts, task_id, timestamp, body)
+    except RuntimeError as error:
+        raise LocalFault("can't start a new thread") from error

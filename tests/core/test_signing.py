@@ -22,11 +22,11 @@ from later.core.signing import (
     Master,
     SecretScope,
     derive_secret,
+    format_signatures,
     make_master,
     parse_masters,
     prepare_context,
     secret_scope,
-    signature,
 )
 from later.delivery.request import encode_body
 from tests.builders import NOW, a_task
@@ -171,7 +171,7 @@ class TestSignatures:
         key = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
         body = b'{"test": 2432232314}'
         [context] = [prepare_context(derive_secret(MASTER, SHOP, 1)._replace(key=key))]
-        signed = signature([context], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
+        signed = format_signatures([context], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
         assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
     @given(
@@ -189,7 +189,7 @@ class TestSignatures:
         task = a_task(id=id, topic=topic, content=content)
         body = encode_body(task)
         secrets = ring.secrets(SHOP, NOW)
-        signed = signature([prepare_context(secret) for secret in secrets], task.id, NOW // 1000, body)
+        signed = format_signatures([prepare_context(secret) for secret in secrets], task.id, NOW // 1000, body)
         headers = {"webhook-id": id, "webhook-timestamp": str(NOW // 1000), "webhook-signature": signed}
         for secret in secrets:
             assert verify(secret.text, headers, body) == {"id": id, "topic": topic, "content": content}
@@ -205,7 +205,7 @@ class TestSignatures:
         [secret] = KeyRing([MASTER]).secrets(SHOP, NOW)
         body = json.dumps({}).encode()
         headers = {"webhook-id": "x", "webhook-timestamp": str(NOW // 1000)}
-        headers["webhook-signature"] = signature([prepare_context(secret)], "x", NOW // 1000, body)
+        headers["webhook-signature"] = format_signatures([prepare_context(secret)], "x", NOW // 1000, body)
         assert verify(secret.text, headers, body, NOW // 1000 + 299) == {}
         with pytest.raises(WebhookVerificationError):
             verify(secret.text, headers, body, NOW // 1000 + 301)

@@ -25,7 +25,11 @@ class Call(NamedTuple):
     arrived: float
     path: str
     headers: Mapping[str, str]
-    body: Mapping[str, Any]
+    content: bytes
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        return dict(json.loads(self.content))
 
     @property
     def lateness(self) -> float:
@@ -134,7 +138,7 @@ class Receiver:
             arrived=arrived,
             path=request.path,
             headers=request.headers,
-            body=json.loads(await request.read()),
+            content=await request.read(),
         )
         self.calls.append(call)
         self._by_id.setdefault(call.id, []).append(call)
