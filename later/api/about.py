@@ -5,9 +5,32 @@ from __future__ import annotations
 from aiohttp import web
 
 from later import __version__
+from later.api.authorization import CALLER
+from later.api.batch_body import MAX_ITEMS
 from later.api.json_response import SERVER_HEADERS, json_response
 from later.api.problem_types import PROBLEM_TYPES
+from later.api.requests import MAX_PAGE_SIZE
 from later.api.routes import ROUTES
+from later.core.api_keys import READING_SCOPES, Scope
+
+
+class WhoAmIHandler:
+    """The handler of `/whoami`. `max_body` is in bytes."""
+
+    def __init__(self, max_body: int) -> None:
+        self._limits = {"max_body": max_body, "batch": MAX_ITEMS, "page": MAX_PAGE_SIZE}
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """`GET /whoami`: what the caller's key may do, and how much one request may hold."""
+        caller = request[CALLER]
+        answer = {
+            "version": __version__,
+            "scopes": [scope.value for scope in Scope if scope in caller.scopes],
+            "namespace": caller.namespace,
+            "read_only": caller.scopes <= READING_SCOPES,
+            "limits": self._limits,
+        }
+        return json_response(answer)
 
 
 class AboutHandlers:

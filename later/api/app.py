@@ -7,7 +7,7 @@ from functools import partial
 
 from aiohttp import web
 
-from later.api.about import AboutHandlers
+from later.api.about import AboutHandlers, WhoAmIHandler
 from later.api.authorization import Authorization, NoScope
 from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
 from later.api.callback_check import CallbackCheck
@@ -111,6 +111,7 @@ def build_app(
         Route("POST", "/explain", explain.explain, Scope.READ),
         Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit")),
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
+        Route("GET", "/whoami", WhoAmIHandler(max_body).show, NoScope.ANY_KEY),
     ]
     return _build_from_routes(
         [

@@ -35,6 +35,7 @@ from later.api.response_schemas import (
     due_time,
     expiry_warning,
 )
+from later.api.routes import AUTHORIZATION
 from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
 from later.core.admit import admit
 from later.core.clock import rfc3339
@@ -102,8 +103,7 @@ class BatchHandlers:
         if run is not None and job is None:
             raise Refused("run: expected the parameter job with it", "run")
         dry_run = parse_switch(request.query, "dry_run")
-        body = await read_body(request, MAX_BATCH_BYTES)
-        items = split_items(body, request.content_type)
+        items = await _read_items(request)
         with self._pending_writes.reserve(len(items)):
             policies = await self._store.policies.current()
             now = (await self._store.time.now()).high
@@ -132,7 +132,7 @@ class BatchHandlers:
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query/batch`."""
-        items = split_items(await read_body(request, MAX_BATCH_BYTES), request.content_type)
+        items = await _read_items(request)
         with self._bytes_in_answers.open_answer() as task_answer:
             with self._pending_writes.reserve(len(items)):
                 ids = await self._validate(items, partial(parse_id, caller=request[CALLER]))
@@ -209,7 +209,7 @@ class BatchHandlers:
         self, request: web.Request, call: Callable[[list[str]], Awaitable[list[Answer | LaterError]]]
     ) -> list[Answer | LaterError]:
         """Call the store with the ids of a batch, and return an answer or an error for each item."""
-        items = split_items(await read_body(request, MAX_BATCH_BYTES), request.content_type)
+        items = await _read_items(request)
         with self._pending_writes.reserve(len(items)):
             names = await self._validate(items, partial(parse_id, caller=request[CALLER]))
             return await _call_for_valid(names, call)
@@ -248,6 +248,13 @@ class BatchHandlers:
             failed=errors.failed,
             results=[_create_result(task, answer) for task, answer in pairs],
         )
+
+
+async def _read_items(request: web.Request) -> list[bytes]:
+    """Return the items of a batch, which count against the rate of the caller's key. Raises Refused."""
+    items = split_items(await read_body(request, MAX_BATCH_BYTES), request.content_type)
+    request.app[AUTHORIZATION].charge_batch(request[CALLER], len(items))
+    return items
 
 
 async def _call_for_valid(

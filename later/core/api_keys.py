@@ -41,6 +41,8 @@ class Scope(StrEnum):
 
 
 ALL_SCOPES = frozenset(Scope)
+READING_SCOPES = frozenset({Scope.READ, Scope.METRICS})
+"""The scopes that change nothing."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
