@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,7 +137,7 @@ async def serve_api(
     policy: Policy | None = None,
     max_body: int = 1024 * 1024,
     max_pending_writes: int = 10_000,
-    authorization: Authorization | None = None,
+    authorization: Authorization | Callable[[Store, Metrics], Authorization] | None = None,
     guard: AddressGuard | None = None,
     cross_site_protection: CrossSiteProtection | None = None,
     connections: ServerConnections | None = None,
@@ -172,7 +172,7 @@ async def serve_api(
         remember_ms=7 * DAY_MS,
         max_pending_writes=max_pending_writes,
         lease_ms=30_000,
-        authorization=authorization or Authorization(),
+        authorization=authorization(store, metrics) if callable(authorization) else authorization or Authorization(),
         cross_site_protection=cross_site_protection or CrossSiteProtection(),
         why_not_ready=why_not_ready,
         exposition=exposition,

@@ -74,7 +74,7 @@ def test_no_other_text_is_a_key(text: str) -> None:
 
 def test_a_refused_text_is_not_shown() -> None:
     for text in (KEY[:-1] + ("a" if KEY[-1] != "a" else "b"), KEY[:-1]):
-        with pytest.raises(ValueError, match="expected|later_") as caught:
+        with pytest.raises(ValueError, match="later_ and 47 more") as caught:
             check_key_text(text)
         assert text[15:] not in str(caught.value)
 
