@@ -15,7 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 
 from later.core.reply import Reply
 from later.delivery.connector import SocketFactory
-from later.delivery.http_client import MAX_HEARD_BYTES
+from later.delivery.http_client import MAX_AGE_S, MAX_HEARD_BYTES
 from later.delivery.resolver import Resolver
 
 NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
@@ -94,9 +94,10 @@ class AiohttpConnector(aiohttp.TCPConnector):
     def _release(
         self, key: aiohttp.client_reqrep.ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
     ) -> None:
-        """Keep an idle connection, unless there are `max_idle` of them: each takes a descriptor."""
+        """Keep an idle connection that is not too old, and at most `max_idle` of them: each takes a descriptor."""
         is_full = sum(map(len, self._conns.values())) >= self._max_idle
-        super()._release(key, protocol, should_close=should_close or is_full)
+        is_old = isinstance(protocol, BoundedProtocol) and protocol.is_old
+        super()._release(key, protocol, should_close=should_close or is_full or is_old)
 
 
 class ReplyTooLong(aiohttp.ClientPayloadError):
@@ -112,8 +113,13 @@ class BoundedProtocol(ResponseHandler):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
+        self._opened_at = loop.time()
         self._heard_bytes = 0
         self._reply_body: aiohttp.StreamReader | None = None
+
+    @property
+    def is_old(self) -> bool:
+        return self._loop.time() > self._opened_at + MAX_AGE_S
 
     def set_response_params(self, **params: Any) -> None:
         """Begin a call."""

@@ -11,7 +11,7 @@ from typing import cast
 from later.core.origin import Origin
 from later.core.reply import Reply
 from later.delivery.deadlines import Deadlines, TimedCall
-from later.delivery.http_client import LINGER_S, OWN_ERRNOS, BrokenReply, LocalFault
+from later.delivery.http_client import LINGER_S, MAX_AGE_S, OWN_ERRNOS, BrokenReply, LocalFault
 from later.delivery.reply_parser import ReplyParser
 
 MAX_COPIED_BYTES = 65_536
@@ -27,7 +27,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_call_deadline", "_calls_of_step", "_deadlines", "_lingers", "_loop", "_on_closed", "_on_idle", "_parser",
-        "_reply", "_transport", "idle_since", "origin",
+        "_reply", "_transport", "idle_since", "keep_until", "origin",
     )  # fmt: skip
 
     def __init__(
@@ -38,8 +38,9 @@ class Connection(asyncio.Protocol):
         on_closed: Callable[[Connection], None],
     ) -> None:
         self.origin = origin
-        self.idle_since = 0.0
         self._loop = asyncio.get_running_loop()
+        self.keep_until = self._loop.time() + MAX_AGE_S
+        self.idle_since = 0.0
         self._deadlines = deadlines
         self._on_idle = on_idle
         self._on_closed = on_closed

@@ -24,6 +24,10 @@ LINGER_S = 0.1
 MAX_IDLE_S = 4.0
 """How long an idle connection is kept: shorter than the five seconds after which Node.js closes it."""
 
+MAX_AGE_S = 600.0
+"""How old a connection is kept at most. One in constant use would otherwise outlive every change of its host's name,
+and of what the address guard said of it."""
+
 CLOSED = "the client was closed"
 UNREADABLE = "it is not HTTP, or its headers are too long"
 

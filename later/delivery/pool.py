@@ -50,8 +50,12 @@ class ConnectionPool:
         return None
 
     def put(self, connection: Connection) -> None:
-        """Keep a connection for the next call."""
-        connection.idle_since = self._loop.time()
+        """Keep a connection for the next call, unless it is too old."""
+        now = self._loop.time()
+        if now > connection.keep_until:
+            connection.close()
+            return
+        connection.idle_since = now
         idle = self._by_origin.get(connection.origin)
         if idle is None:
             self._by_origin[connection.origin] = [connection]

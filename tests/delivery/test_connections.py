@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from later.core.retry import Outcome, OutcomeKind
+from later.delivery import aiohttp_connector, connection
 from later.delivery.http_client import LocalFault
 from later.delivery.resolver import Resolver, resolve_host
 from tests.builders import NOW, a_task
@@ -177,6 +178,14 @@ class TestKeptConnection:
     async def test_a_repeated_request_has_the_same_deadline(self) -> None:
         outcome = await deliver_to(closes_when_idle(), never_answers, calls=2, timeout_ms=SHORT_TIMEOUT_MS)
         assert outcome.reason == "timeout"
+
+    async def test_a_connection_that_is_too_old_is_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(connection, "MAX_AGE_S", -1.0)
+        monkeypatch.setattr(aiohttp_connector, "MAX_AGE_S", -1.0)
+        async with Receiver(answers(DONE, DONE)).listen() as receiver, a_sender() as sender:
+            for _ in range(2):
+                assert (await sender.send(a_task(callback=receiver.url), 1, NOW)).kind is OutcomeKind.DONE
+        assert receiver.connections == 2
 
     async def test_a_connection_closed_while_idle_is_not_used(self) -> None:
         async with Receiver(answers_and_closes(DONE)).listen() as receiver, a_sender() as sender:
