@@ -29,6 +29,7 @@ COMMANDS = {
     "keys": LazyCommand("later.cli.commands.keys:keys", "Make, show and revoke API keys."),
     "secrets": LazyCommand("later.cli.commands.secrets:secrets", "Show and rotate the secrets that sign deliveries."),
     "audit": LazyCommand("later.cli.commands.audit:audit", "Show who changed keys, policies, topics or many tasks."),
+    "check": LazyCommand("later.cli.commands.check:check", "Say whether the address guard lets a URL be called."),
     "status": LazyCommand("later.cli.commands.status:status", "Show the store, its workers and its tasks."),
     "doctor": LazyCommand("later.cli.commands.doctor:doctor", "Check the whole store; with --repair, repair it."),
 }

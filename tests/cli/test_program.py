@@ -141,8 +141,9 @@ ARGUMENTS = {
 """Arguments with which each command of the API goes on to call it; for others a name is enough."""
 
 
-@pytest.mark.parametrize("words", [words for words in COMMAND_WORDS if words[0] not in (*STORE_COMMANDS, "bulk")],
-                         ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "words", [words for words in COMMAND_WORDS if words[0] not in (*STORE_COMMANDS, "check", "bulk")], ids=" ".join
+)
 def test_the_environment_and_the_file_of_a_daemon_do_not_concern_a_command_of_the_api(
     words: tuple[str, ...], api: ApiStub, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -189,7 +190,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert exit_code_of("--help") == 0
     assert listed_commands(capsys.readouterr().out) == [
         *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
-        *("topics", "namespaces"), "bulk", *("keys", "secrets", "audit", "status", "doctor"),
+        *("topics", "namespaces"), "bulk", *("keys", "secrets", "audit", "check", "status", "doctor"),
     ]  # fmt: skip
 
 
