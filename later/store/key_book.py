@@ -125,7 +125,7 @@ class KeyBook:
     async def _read(self) -> None:
         asked_at = self._monotonic()
         known = "" if self._version is None else self._version
-        command = scripts.KEYS_SINCE.call(self._keys[:1], [known])
+        command = scripts.KEYS_SINCE.read(self._keys[:1], [known])
         version, store_time, is_changed, *records = await self._client.execute("keys_since", command)
         if is_changed:
             keys = [_parse_record(id.decode(), record) for id, record in pairs(records)]

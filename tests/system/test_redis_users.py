@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +37,19 @@ def store_of(user: str, server_url: str) -> dict[str, str]:
 def run_as(user: str, server_url: str, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**environment(), **store_of(user, server_url)}
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env, timeout=60, check=False)
+
+
+def get_with_key(url: str, path: str, key: str) -> int:
+    """Return the status of a GET with a key."""
+    request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return int(response.status)
+
+
+def uses_in_list(server_url: str, id: str) -> bool:
+    """Return True if the list of keys says when the key was used."""
+    (key,) = json.loads(run_as("later-operator", server_url, "keys", "list", "--json").stdout)["keys"]
+    return bool(key["id"] == id and key["last_used_at"])
 
 
 def refusals(server_url: str) -> list[tuple[str, str, str]]:
@@ -107,6 +122,13 @@ def test_each_program_works_as_its_own_user(server_url: str, folder: Path, recei
             done = run_as(user, server_url, *words)
             assert done.returncode == 0, (user, words, done)
         assert "topic paused" in run_as("later-operator", server_url, "audit").stdout
+        key = run_as("later-operator", server_url, "keys", "create", "caller", "--scopes", "all").stdout.strip()
+        wait_until(lambda: get(api.url, "/topics").status == 401, "the API asks for keys")
+        assert get_with_key(api.url, "/topics", key) == 200
+        assert get_with_key(worker.url, "/metrics", key) == 200
+        id = key.split("_")[1]
+        wait_until(lambda: uses_in_list(server_url, id), "the key's use is in the list")
+        assert run_as("later-operator", server_url, "keys", "revoke", id).returncode == 0
         assert (api.stop(), worker.stop()) == (0, 0)
     assert refusals(server_url) == []
 
