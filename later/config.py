@@ -15,6 +15,7 @@ from later.core.api_keys import ApiKey
 from later.core.callback_url import check_host_and_port
 from later.core.errors import ConfigError
 from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Policy, Sign
+from later.core.receiver_tls import ReceiverTls, parse_receivers
 from later.core.signing import MASTER_PREFIX
 from later.core.validation import MAX_RETRY
 from later.option_types import (
@@ -55,6 +56,8 @@ CLIENT_COMMANDS = frozenset({"create", "query", "delete"})
 ALL_COMMANDS = STORE_COMMANDS | GUARD_COMMANDS | CLIENT_COMMANDS
 
 DEFAULT_FILE = "later.toml"
+RECEIVERS = "receivers"
+"""The only table of the file."""
 DEFAULT_LEASE_MARGIN_MS = 15_000
 """The time by which a lease exceeds a delivery's deadline by default: enough to settle even if the store is slow."""
 MIN_LEASE_MARGIN_MS = 500
@@ -109,6 +112,9 @@ class Config:
     https_only: bool
     signing_key: str | None = field(repr=False)
     """The file of the signing key, or the key itself."""
+    ca: str | None
+    receivers: Mapping[str, ReceiverTls]
+    """The table `receivers` of the file."""
     drain_ms: int
     max_body: int
     """Bytes."""
@@ -241,6 +247,8 @@ OPTIONS = (
     Option("guard-deny", "guard_deny", many(parse_network, "LIST"), "none", GUARD_COMMANDS,
            "Networks and addresses that callbacks may not be to, whatever --guard-allow says; repeatable."),
     Option("https-only", "https_only", switch, "off", GUARD_COMMANDS, "Refuse callbacks that are not https."),
+    Option("ca", "ca", file_name, "none", WORKER_COMMANDS | CLIENT_COMMANDS,
+           "File of authorities' certificates (PEM) to trust besides the machine's, in calls of https URLs."),
     Option("drain", "drain_ms", duration(0), "30s", DAEMON_COMMANDS,
            "How long a stop waits for deliveries and requests in progress."),
     Option("max-body", "max_body", body_size, "1MiB", API_COMMANDS,
@@ -292,7 +300,7 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     Raises:
         ConfigError: a value is wrong; the text names the option, the value and what the option takes.
     """
-    settings = _read_file(command, flags.get("config") or environ.get("LATER_CONFIG") or None)
+    settings, receivers = _read_file(command, flags.get("config") or environ.get("LATER_CONFIG") or None)
     for option in OPTIONS:
         if command not in option.commands:
             continue
@@ -309,9 +317,8 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     if others["lease_ms"] is None:
         others["lease_ms"] = policy.timeout_ms + DEFAULT_LEASE_MARGIN_MS
     redis, data = _choose_store(command, settings.get("redis"), settings.get("data"))
-    config = Config(
-        redis_given=redis, data_given=data, health_given="health" in settings, root_key=None, policy=policy, **others
-    )
+    others |= {"redis_given": redis, "data_given": data, "health_given": "health" in settings, "root_key": None}
+    config = Config(policy=policy, receivers=receivers, **others)
     _check_combinations(config, settings)
     return config
 
@@ -385,24 +392,17 @@ def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> Non
             raise ConfigError(f"{format_option('proxy')}{settings['proxy'].origin}: {error}") from None
 
 
-def _read_file(command: str, name: str | None) -> dict[str, _Setting]:
-    """Read the command's settings of a file; without a name, of ./later.toml if it exists. Raises ConfigError.
+def _read_file(command: str, name: str | None) -> tuple[dict[str, _Setting], dict[str, ReceiverTls]]:
+    """Read the command's settings of a file, and its table of receivers. Raises ConfigError.
+
+    Without a name, the file is ./later.toml if it exists.
 
     A key that is no command's option is refused: a misspelt one must not become a default.
     """
     file = name or DEFAULT_FILE
-    try:
-        table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if name is None:
-            return {}
-        raise ConfigError(f"--config {name}: no such file") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{file}: not TOML: {error}") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"--config {file}: cannot be read: {reason}") from None
+    table = _read_toml(file, is_named=name is not None)
     settings: dict[str, _Setting] = {}
+    receivers = table.pop(RECEIVERS, {})
     for key, value in table.items():
         option = _BY_KEY.get(key.replace("-", "_"))
         if option is None:
@@ -415,7 +415,27 @@ def _read_file(command: str, name: str | None) -> dict[str, _Setting]:
             settings[option.key] = _Setting(_flag_text(value, option.type), 2, f" ({file})")
         except ValueError as error:
             raise ConfigError(f"{file}: {key}: expected {error}") from None
-    return settings
+    if command not in WORKER_COMMANDS:
+        return settings, {}
+    try:
+        return settings, parse_receivers(receivers)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _read_toml(file: str, *, is_named: bool) -> dict[str, Any]:
+    """Return the content of a file; of one that was not named and does not exist, nothing. Raises ConfigError."""
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if not is_named:
+            return {}
+        raise ConfigError(f"--config {file}: no such file") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"--config {file}: cannot be read: {reason}") from None
 
 
 def _flag_text(value: object, type: OptionType) -> str:

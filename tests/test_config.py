@@ -86,6 +86,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
         ("8.8.8.8", {"8.8.8.8/32"}),
     ),
     "https-only": (("on", True), ("on", True), ("on", True)),
+    "ca": (("/a", "/a"), ("b.pem", "b.pem"), ("none", None)),
     "drain": (("0", 0), ("5m", 300_000), ("1.5", 1500)),
     "max-body": (("1024", 1024), ("16MiB", 16_777_216), ("64KiB", 65_536)),
     "max-pending-writes": (("1", 1), ("10000000", 10_000_000), ("500", 500)),
@@ -140,7 +141,7 @@ def a_command_with(option: Option) -> str:
 
 
 def test_every_option_has_samples_and_a_field_of_its_own() -> None:
-    derived = {"redis_given", "data_given", "health_given", "root_key"}
+    derived = {"redis_given", "data_given", "health_given", "root_key", "receivers"}
     own = [option.field for option in OPTIONS if not option.in_policy]
     in_policy = [option.field for option in OPTIONS if option.in_policy]
     assert list(SAMPLES) == NAMES
@@ -168,6 +169,7 @@ def test_the_defaults_are_as_documented() -> None:
             rate=0.0, concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000,
         ),
         shards=1, prefix="later", remember_ms=7 * 86_400_000, store_timeout_ms=2000, http_client="own", proxy=None,
+        ca=None, receivers={},
         signing_key=None, guard="auto", guard_allow=frozenset(), guard_deny=frozenset(), https_only=False,
         drain_ms=30_000,
         max_body=1_048_576, max_pending_writes=10_000, log_format="console", log_level="info", url="http://127.0.0.1:8080",
@@ -239,7 +241,7 @@ def test_processes_auto_respects_the_limit_of_a_container(
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(6), raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     monkeypatch.setattr(Path, "read_text", lambda self, encoding: granted)
-    monkeypatch.setattr("later.config._read_file", lambda command, name: {})
+    monkeypatch.setattr("later.config._read_file", lambda command, name: ({}, {}))
     assert load_config(processes="auto").processes == counted
 
 

@@ -93,14 +93,12 @@ def _join_values(context: click.Context, parameter: click.Parameter, values: Seq
 
 
 def client_options(command: Command) -> Command:
-    """Give a command --url, --key-file, --wait and --config, and pass it the client of that API as `client`."""
+    """Give a command --url, --key-file, --ca, --wait and --config, and pass it the client of that API as `client`."""
 
     @wraps(command)
-    def with_client(
-        *, config: str | None, url: str | None, key_file: str | None, wait: str | None, **others: Any
-    ) -> Any:
-        flags = {"config": config, "url": url, "key_file": key_file, "wait": wait}
-        return command(client=build_client(flags), **others)
+    def with_client(**parameters: Any) -> Any:
+        flags = {name: parameters.pop(name) for name in ("config", "url", "key_file", "ca", "wait")}
+        return command(client=build_client(flags), **parameters)
 
     return config_options(CLIENT_COMMAND)(with_client)  # type: ignore[return-value]  # one keyword less, the same result
 
@@ -108,7 +106,7 @@ def client_options(command: Command) -> Command:
 def build_client(flags: Mapping[str, str | None]) -> ApiClient:
     """Build the client of the API at --url; it is closed when the command ends. Raises ConfigError."""
     config = load(CLIENT_COMMAND, flags, os.environ)
-    client = ApiClient(config.url, config.wait_ms / 1000, time.time, load_key(flags, config).key)
+    client = ApiClient(config.url, config.wait_ms / 1000, time.time, load_key(flags, config).key, config.ca)
     click.get_current_context().call_on_close(client.close)
     return client
 

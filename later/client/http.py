@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import selectors
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 
 from later import __version__
 from later.client.key_source import KEY
-from later.core.errors import LaterError
+from later.core.errors import ConfigError, LaterError
 from later.core.retry_after import parse_retry_after
 
 JSON = "application/json"
@@ -70,18 +71,27 @@ class ApiClient:
 
     It keeps a connection open for the next calls, so it must not be shared by threads. It never repeats a call by
     itself: a caller that may repeat it does so (see `RetryPolicy`). `clock` returns Unix seconds, for a Retry-After
-    that is a date. The `key` of the API, if there is one, goes nowhere but into the header of each call.
+    that is a date. The `key` of the API, if there is one, goes nowhere but into the header of each call. The file `ca`
+    has authorities that are trusted besides the machine's.
     """
 
-    def __init__(self, url: str, timeout_s: float, clock: Callable[[], float], key: str | None = None) -> None:
+    def __init__(
+        self, url: str, timeout_s: float, clock: Callable[[], float], key: str | None = None, ca: str | None = None
+    ) -> None:
+        """Raises ConfigError: `ca` cannot be read."""
         self._url = url
         self._key = key
         self._timeout_s = timeout_s
         self._clock = clock
         split = urlsplit(url)
         self._path = split.path
-        connect = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
-        self._connection = connect(split.hostname or "", split.port, timeout=timeout_s)
+        self._connection: http.client.HTTPConnection
+        if split.scheme == "https":
+            self._connection = http.client.HTTPSConnection(
+                split.hostname or "", split.port, timeout=timeout_s, context=_build_tls_context(ca)
+            )
+        else:
+            self._connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=timeout_s)
         self._calls = 0
 
     def close(self) -> None:
@@ -140,6 +150,11 @@ class ApiClient:
                 answer_body = response.read()
             except TimeoutError:
                 raise Unavailable(f"{self._url} did not answer within {self._timeout_s:g} s") from None
+            except ssl.SSLCertVerificationError as error:
+                raise CallFailed(
+                    f"the certificate of {self._url} was refused: {error.verify_message} "
+                    "(--ca FILE adds an authority that this machine does not know)"
+                ) from None
             except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: an impossible host name
                 cause = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
                 raise Unavailable(f"{self._url} did not answer: {cause}") from error
@@ -153,3 +168,16 @@ class ApiClient:
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection.sock, selectors.EVENT_READ)
             return bool(selector.select(0))
+
+
+def _build_tls_context(ca: str | None) -> ssl.SSLContext:
+    """Return a context that trusts the machine's authorities, and those in the file `ca`. Raises ConfigError."""
+    context = ssl.create_default_context()
+    if ca is not None:
+        try:
+            context.load_verify_locations(ca)
+        except ssl.SSLError:
+            raise ConfigError(f"--ca {ca}: expected certificates of authorities in PEM") from None
+        except OSError as error:
+            raise ConfigError(f"--ca {ca}: cannot be read: {error.strerror}") from None
+    return context

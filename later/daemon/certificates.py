@@ -1,13 +1,17 @@
-"""The files of TLS: the certificate of the daemon's own server, read again on demand."""
+"""The files of TLS: the certificate of the daemon's own server, and those that receivers and their callers show."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
 
+from later.config import WORKER_COMMANDS, Config
 from later.core.errors import ConfigError
+from later.core.receiver_tls import ReceiverTls
+from later.delivery.tls import TlsContexts, build_distrustful_context, build_tls_context
 
 log = structlog.get_logger("later.daemon")
 
@@ -43,6 +47,13 @@ class ServerCertificate:
         return context
 
 
+def check_tls_files(command: str, config: Config) -> None:
+    """Read what the processes of a daemon will read: if they all failed, each would say so. Raises ConfigError."""
+    read_server_certificate(config.tls_cert, config.tls_key)
+    if command in WORKER_COMMANDS and (config.ca is not None or config.receivers):
+        read_client_tls(config.ca, config.receivers)
+
+
 def read_server_certificate(certificate: Path | None, key: Path | None) -> ServerCertificate | None:
     """Return the certificate of the daemon's server, if it has one. Raises ConfigError."""
     if certificate is None:
@@ -50,6 +61,42 @@ def read_server_certificate(certificate: Path | None, key: Path | None) -> Serve
             raise ConfigError(f"--tls-key {key}: expected --tls-cert, too")
         return None
     return ServerCertificate(certificate, key)
+
+
+def read_client_tls(ca: str | None, receivers: Mapping[str, ReceiverTls]) -> TlsContexts:
+    """Return the TLS of calls to receivers: `ca` adds authorities to the machine's.
+
+    Raises:
+        ConfigError: a file cannot be read, or is not what it should be.
+    """
+
+    def trust_machine() -> ssl.SSLContext:
+        context = build_tls_context()
+        if ca is not None:
+            trust(context, Path(ca), "--ca")
+        return context
+
+    by_name: dict[str, ssl.SSLContext] = {}
+    for name, files in receivers.items():
+        where = f'receivers."{name}"'
+        if files.ca is None:
+            context = trust_machine()
+        else:
+            context = build_distrustful_context()
+            trust(context, files.ca, f"{where}.ca")
+        if files.cert is not None:
+            load_identity(context, files.cert, files.key, f"{where}.cert", f"{where}.key")
+        by_name[name] = context
+    return TlsContexts(trust_machine(), by_name)
+
+
+def trust(context: ssl.SSLContext, ca: Path, name: str) -> None:
+    """Let a context trust the authorities of a file. Raises ConfigError."""
+    check_readable(ca, name)
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError:
+        raise ConfigError(f"{name} {ca}: expected certificates of authorities in PEM") from None
 
 
 def load_identity(

@@ -30,7 +30,7 @@ from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.core.policy import Sign
 from later.core.signing import KeyRing
-from later.daemon.certificates import read_server_certificate
+from later.daemon.certificates import read_client_tls, read_server_certificate
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import (
@@ -50,6 +50,7 @@ from later.delivery.proxy import Proxy
 from later.delivery.refusals import RefusalReport
 from later.delivery.sender import Sender
 from later.delivery.signer import Signer
+from later.delivery.tls import TlsContexts
 from later.metrics import Exposition, Metrics
 from later.option_types import Address
 from later.store.admission import write_limits
@@ -115,7 +116,9 @@ class Service:
             self._tickers.append(audit_ticker)
         self._descriptors = raise_descriptor_limit()
         self._guard = build_guard(config)
-        self._sender = build_sender(config, self._guard, metrics, self._descriptors, lambda: self._store.signing.latest)
+        tls = read_client_tls(config.ca, config.receivers) if command in WORKER_COMMANDS else None
+        key_ring = lambda: self._store.signing.latest  # noqa: E731
+        self._sender = build_sender(config, self._guard, metrics, self._descriptors, key_ring, tls)
         self._worker: Worker | None = None
         if command in WORKER_COMMANDS:
             self._worker = Worker(
@@ -365,16 +368,21 @@ def raise_descriptor_limit() -> int:
 
 
 def build_sender(
-    config: Config, guard: AddressGuard, metrics: Metrics, descriptors: int, key_ring: Callable[[], KeyRing]
+    config: Config,
+    guard: AddressGuard,
+    metrics: Metrics,
+    descriptors: int,
+    key_ring: Callable[[], KeyRing],
+    tls: TlsContexts | None,
 ) -> Sender:
     """Return the sender with the HTTP client, and through the proxy, that the options say. It signs by `key_ring()`."""
     proxy = None if config.proxy is None else Proxy.parse(config.proxy)
     max_idle = idle_limit(descriptors, config.concurrency)
     client: HttpClient
     if config.http_client == "aiohttp":
-        client = AiohttpClient(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy)
+        client = AiohttpClient(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy, tls=tls)
     else:
-        client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy)
+        client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy, tls=tls)
     return Sender(
         client,
         Signer(key_ring),

@@ -40,7 +40,7 @@ from later.delivery.http_client import (
 from later.delivery.proxy import NO_CONNECTION_IN_TIME, NO_TUNNEL, SMOKESCREEN_ERROR, Proxy, is_refusal
 from later.delivery.request import CallbackRequest
 from later.delivery.resolver import Resolver
-from later.delivery.tls import build_tls_context
+from later.delivery.tls import TlsContexts, build_tls_context
 
 CALL_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError)
 """Errors that receivers, networks and name servers cause. A timeout and an error of TLS are an OSError, too."""
@@ -66,13 +66,16 @@ class AiohttpClient:
         max_idle: int,
         guard: AddressGuard,
         proxy: Proxy | None = None,
+        tls: TlsContexts | None = None,
         open_socket: OpenSocket = open_socket,
     ) -> None:
+        """Without `tls`, the machine's authorities prove who is called."""
         self._guard = guard
         self._max_lookups = max_lookups
         self._max_idle = max_idle
         self._open_socket = open_socket
         self._proxy = proxy
+        self._contexts = tls
         self._sessions = AsyncExitStack()
         self._is_closed = False
         self._deadlines: set[asyncio.Timeout] = set()
@@ -81,8 +84,9 @@ class AiohttpClient:
         """Set when the client is closed and no call is under way any more."""
 
     async def start(self) -> None:
-        resolver, tls = AiohttpResolver(Resolver(max_lookups=self._max_lookups)), build_tls_context()
-        build = partial(AiohttpConnector, max_idle=self._max_idle, resolver=resolver, ssl=tls)
+        self._contexts = self._contexts or TlsContexts(build_tls_context())
+        resolver = AiohttpResolver(Resolver(max_lookups=self._max_lookups))
+        build = partial(AiohttpConnector, max_idle=self._max_idle, resolver=resolver)
         self._pooled = await self._open_session(build(keepalive_timeout=MAX_IDLE_S))
         self._unpooled = await self._open_session(build(force_close=True))
 
@@ -148,14 +152,33 @@ class AiohttpClient:
         Receivers close idle connections when they like: the task did not fail.
         """
         try:
-            return await _post_once(self._pooled, request, self._proxy)
+            return await self._post_once(self._pooled, request)
         except (aiohttp.ServerDisconnectedError, OSError) as error:
             # An error that carries a message object says that an answer had begun.
             answer_began = isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
             if state.sockets.tried or not _had_connection(error) or answer_began:
                 raise
         state.has_passed_proxy = False
-        return await _post_once(self._unpooled, request, self._proxy)
+        return await self._post_once(self._unpooled, request)
+
+    async def _post_once(self, session: aiohttp.ClientSession, request: CallbackRequest) -> aiohttp.ClientResponse:
+        assert self._contexts is not None  # it was started
+        body, origin, proxy = request.body, request.origin, self._proxy
+        lines = request.headers.decode().removesuffix("\r\n").split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines)
+        proxy_headers: dict[str, str] = {}
+        if proxy is not None and proxy.authorization is not None:
+            to_proxy = headers if origin.scheme == "http" else proxy_headers
+            to_proxy[aiohttp.hdrs.PROXY_AUTHORIZATION] = proxy.authorization
+        return await session.post(
+            build_url(origin, request.target),
+            data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
+            headers=headers,
+            allow_redirects=False,
+            ssl=self._contexts.for_host(origin.host),  # aiohttp keeps connections by it, too
+            proxy=None if proxy is None else build_url(proxy.origin, "/"),
+            proxy_headers=proxy_headers,
+        )
 
     async def _open_session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         session = aiohttp.ClientSession(
@@ -178,26 +201,6 @@ def build_url(origin: Origin, target: str) -> URL:
     if target.find("?") == len(target) - 1:  # the query is empty: as a part of the path, because yarl drops it
         return URL.build(scheme=origin.scheme, authority=authority, path=target, encoded=True)
     return URL(f"{origin.scheme}://{authority}{target}", encoded=True)
-
-
-async def _post_once(
-    session: aiohttp.ClientSession, request: CallbackRequest, proxy: Proxy | None
-) -> aiohttp.ClientResponse:
-    body = request.body
-    lines = request.headers.decode().removesuffix("\r\n").split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines)
-    proxy_headers: dict[str, str] = {}
-    if proxy is not None and proxy.authorization is not None:
-        to_proxy = headers if request.origin.scheme == "http" else proxy_headers
-        to_proxy[aiohttp.hdrs.PROXY_AUTHORIZATION] = proxy.authorization
-    return await session.post(
-        build_url(request.origin, request.target),
-        data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
-        headers=headers,
-        allow_redirects=False,
-        proxy=None if proxy is None else build_url(proxy.origin, "/"),
-        proxy_headers=proxy_headers,
-    )
 
 
 def _had_connection(error: Exception) -> bool:

@@ -22,7 +22,7 @@ from later.delivery.pool import ConnectionPool
 from later.delivery.proxy import NO_CONNECTION_IN_TIME, Proxy
 from later.delivery.request import CallbackRequest
 from later.delivery.resolver import Resolver
-from later.delivery.tls import TlsClient
+from later.delivery.tls import TlsClient, TlsContexts, build_tls_context
 
 
 class OwnClient:
@@ -35,10 +35,13 @@ class OwnClient:
         max_idle: int,
         guard: AddressGuard,
         proxy: Proxy | None = None,
+        tls: TlsContexts | None = None,
         open_socket: OpenSocket = open_socket,
     ) -> None:
+        """Without `tls`, the machine's authorities prove who is called."""
         self._guard = guard
         self._proxy = proxy
+        self._contexts = tls
         self._max_lookups = max_lookups
         self._max_idle = max_idle
         self._open_socket = open_socket
@@ -55,7 +58,7 @@ class OwnClient:
         self._parts.callback(self._deadlines.close)
         self._pool = ConnectionPool(max_idle=self._max_idle)
         self._parts.callback(self._pool.close)
-        self._tls = TlsClient()
+        self._tls = TlsClient(self._contexts or TlsContexts(build_tls_context()))
         self._connector = Connector(
             resolver=Resolver(max_lookups=self._max_lookups),
             tls=self._tls,

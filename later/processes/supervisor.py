@@ -19,7 +19,7 @@ import structlog
 from later.config import Config
 from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
-from later.daemon.certificates import read_server_certificate
+from later.daemon.certificates import check_tls_files
 from later.daemon.guard import log_guard, resolve_guard
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, listen_error, log_listening, log_not_listening, may_skip_listening
@@ -57,7 +57,7 @@ class Supervisor:
     """
 
     def __init__(self, command: str, config: Config, *, max_silent_checks: int = MAX_SILENT_CHECKS) -> None:
-        read_server_certificate(config.tls_cert, config.tls_key)  # each process reads it, but one error is enough
+        check_tls_files(command, config)
         self._command = command
         self._config = config = resolve_guard(command, config)
         self._max_silent_checks = max_silent_checks

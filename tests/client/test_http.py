@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from later.client.http import CALLS_PER_CONNECTION, ApiClient, CallFailed, Unavailable
 from later.core.api_keys import make_key_text
+from later.core.errors import ConfigError
 from tests.client.api_servers import StubAnswer, StubServer, problem, stub_server
 
+CERTIFICATES = Path(__file__).parents[1] / "delivery" / "certificates"
 OK = StubAnswer(200, {"fine": True})
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-def build_client(url: str, timeout_s: float = 5) -> ApiClient:
-    return ApiClient(url, timeout_s, lambda: 0.0)
+def build_client(url: str, timeout_s: float = 5, ca: str | None = None) -> ApiClient:
+    return ApiClient(url, timeout_s, lambda: 0.0, ca=ca)
 
 
 @contextmanager
@@ -172,3 +176,29 @@ def test_a_key_goes_to_the_server_alone_and_is_shown_nowhere() -> None:
     assert [f"\r\nAuthorization: Bearer {key}\r\n".encode() in request for request in seen] == [True, True]
     assert b"/elsewhere" not in b"".join(seen)
     assert key not in f"{errors!r} {client!r} {vars(client)['_connection']!r}"
+
+
+def test_an_https_api_is_called_if_its_authority_is_known() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "receiver.pem")
+
+    def answer_by_tls(connection: socket.socket) -> None:
+        with suppress(ssl.SSLError), context.wrap_socket(connection, server_side=True) as tls:
+            answer_once(tls)
+
+    with socket_server(answer_by_tls, answer_by_tls) as plain_url:
+        url = plain_url.replace("http", "https")
+        with pytest.raises(CallFailed, match="was refused: unable to get local issuer") as caught:
+            build_client(url).call("POST", "/create", b"{}")
+        assert not isinstance(caught.value, Unavailable)
+        client = build_client(url, ca=str(CERTIFICATES / "authority.pem"))
+        assert client.call("POST", "/create", b"{}") == {}
+        client.close()
+
+
+def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    for file, message in ((tmp_path / "missing", "cannot be read: No such file"), (empty, "expected certificates")):
+        with pytest.raises(ConfigError, match=f"--ca {file}: {message}"):
+            build_client("https://localhost", ca=str(file))

@@ -10,7 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from later.core.errors import ConfigError
-from later.daemon.certificates import ServerCertificate, read_server_certificate
+from later.core.receiver_tls import ReceiverTls
+from later.daemon.certificates import ServerCertificate, read_client_tls, read_server_certificate
 from tests.delivery.test_tls import CERTIFICATES
 
 ENCRYPTED_KEY = """-----BEGIN ENCRYPTED PRIVATE KEY-----
@@ -64,6 +65,24 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 def test_a_key_without_a_certificate_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--tls-key a\.key: expected --tls-cert, too"):
         read_server_certificate(None, Path("a.key"))
+
+
+def test_files_for_receivers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    missing, no_certificate = tmp_path / "missing", tmp_path / "text"
+    no_certificate.write_text("no certificate")
+    client = CERTIFICATES / "client.pem"
+    cases = [
+        (str(missing), ReceiverTls(cert=client), f"--ca {missing}: cannot be read"),
+        (str(no_certificate), ReceiverTls(cert=client), f"--ca {no_certificate}: expected certificates of authorities"),
+        (None, ReceiverTls(cert=missing), f'receivers."a".cert {missing}: cannot be read'),
+        (None, ReceiverTls(cert=client, key=missing), f'receivers."a".key {missing}: cannot be read'),
+        (None, ReceiverTls(cert=no_certificate), f'receivers."a".cert {no_certificate}: expected a certificate in PEM'),
+        (None, ReceiverTls(cert=client, ca=missing), f'receivers."a".ca {missing}: cannot be read'),
+    ]
+    for ca, files, message in cases:
+        with pytest.raises(ConfigError) as caught:
+            read_client_tls(ca, {"a": files})
+        assert str(caught.value).startswith(message)
 
 
 def test_a_new_file_replaces_the_old_one_and_a_broken_one_does_not(tmp_path: Path) -> None:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from later.core.receiver_tls import ReceiverTls
 from later.core.retry import OutcomeKind
+from later.daemon.certificates import read_client_tls
 from later.delivery import tls
 from later.delivery.resolver import Resolver
-from tests.builders import NOW, a_task
+from later.delivery.tls import TlsContexts
+from tests import receivers
+from tests.builders import NO_GUARD, NOW, a_task
 from tests.cases import each_case
-from tests.receivers import DONE, Connection, Receiver, a_sender, answers, answers_and_closes, reply_with_body
+from tests.receivers import (
+    CLIENTS,
+    DONE,
+    Connection,
+    PolicySender,
+    Receiver,
+    a_sender,
+    answers,
+    answers_and_closes,
+    reply_with_body,
+)
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 """Certificates of one authority: for localhost, receiver.example and 127.0.0.1, until 2126 and until 2020; for another
@@ -174,7 +190,70 @@ def test_the_sessions_of_a_thousand_hosts_are_kept_at_most(monkeypatch: pytest.M
             self.session = object()
 
     monkeypatch.setattr(tls, "MAX_SESSIONS", 2)
-    client = tls.TlsClient()
+    client = tls.TlsClient(tls.TlsContexts(tls.build_tls_context()))
     for host in ("a", "b", "a", "c"):
         client.remember(Session(host))  # type: ignore[arg-type]  # as much of a TLS object as it reads
     assert list(client.sessions) == ["a", "c"]
+
+
+def contexts(**files: ReceiverTls) -> TlsContexts:
+    """Return the TLS of calls with these files for 127.0.0.1 or localhost."""
+    names = {"loopback": "127.0.0.1", "localhost": "localhost"}
+    return read_client_tls(None, {names[name]: receiver for name, receiver in files.items()})
+
+
+@asynccontextmanager
+async def a_sender_with(tls: TlsContexts) -> AsyncIterator[PolicySender]:
+    client = CLIENTS[receivers.client_name](max_lookups=8, max_idle=64, guard=NO_GUARD, proxy=None, tls=tls)
+    async with a_sender(client=client) as sender:
+        yield sender
+
+
+def demanding(version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> ssl.SSLContext:
+    """Return the TLS of a receiver that calls must show a certificate. (In TLS 1.3 it says so after the handshake.)"""
+    context = identity("receiver", version)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(CERTIFICATES / "client_authority.pem")
+    return context
+
+
+CLIENT = CERTIFICATES / "client.pem"
+AUTHORITY = CERTIFICATES / "authority.pem"
+
+
+async def test_a_certificate_is_shown_to_the_receiver_that_it_is_for_and_to_no_other() -> None:
+    tls = contexts(loopback=ReceiverTls(cert=CLIENT, ca=AUTHORITY), localhost=ReceiverTls(ca=AUTHORITY))
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        receiver = Receiver(answers(DONE, DONE))
+        async with receiver.listen(demanding(version)), a_sender_with(tls) as sender:
+            known = [await sender.send(a_task(callback=receiver.url), 1, NOW) for _ in range(2)]
+            assert [outcome.kind for outcome in known] == [OutcomeKind.DONE] * 2
+            assert receiver.connections == 1
+            other = await sender.send(a_task(callback=receiver.url.replace("127.0.0.1", "localhost")), 1, NOW)
+            assert (other.kind, other.reason in ("connect", "reply")) == (OutcomeKind.FAILED, True)
+
+
+async def test_the_authority_for_a_receiver_is_trusted_for_it_alone() -> None:
+    tls = contexts(loopback=ReceiverTls(ca=AUTHORITY))
+    async with Receiver(answers(DONE)).listen(identity("receiver")) as receiver, a_sender_with(tls) as sender:
+        outcomes = [
+            await sender.send(a_task(callback=receiver.url.replace("127.0.0.1", host)), 1, NOW)
+            for host in ("127.0.0.1", "localhost")
+        ]
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DONE, OutcomeKind.FAILED]
+    assert "local issuer" in outcomes[1].message
+
+
+async def test_an_authority_of_the_operator_is_trusted_besides_the_machines() -> None:
+    tls = read_client_tls(str(AUTHORITY), {})
+    async with Receiver(answers(DONE)).listen(identity("receiver")) as receiver, a_sender_with(tls) as sender:
+        outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+    assert outcome.kind is OutcomeKind.DONE
+
+
+async def test_an_authority_for_one_receiver_is_the_only_one_that_it_may_have() -> None:
+    receivers_tls = {"127.0.0.1": ReceiverTls(ca=CERTIFICATES / "client_authority.pem")}
+    tls = read_client_tls(str(AUTHORITY), receivers_tls)
+    async with Receiver(answers(DONE)).listen(identity("receiver")) as receiver, a_sender_with(tls) as sender:
+        outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+    assert outcome.kind is OutcomeKind.FAILED

@@ -57,6 +57,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         batch_size=values["batchSize"] or BATCH_SIZE,
         retries=RETRIES if values["retries"] is None else values["retries"],
         key_file=values["keyFile"],
+        ca=values["ca"],
     )
     row_settings = RowSettings(
         job=values["jobId"],
@@ -90,6 +91,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "nullTime": _case_insensitive(choice("reject", "now")),
     "prefix": prefix,
     "keyFile": _read_key_file,
+    "ca": file_name,
 }
 
 _REQUIRED = {

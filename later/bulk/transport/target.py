@@ -28,7 +28,7 @@ TIMEOUT_S = 30.0
 class Target:
     """The target of a job, an API (http, https) or a store. It travels to the executors, so it holds no secret.
 
-    Each executor reads the API's key from `key_file`, or (None) from its environment.
+    Each executor reads the API's key from `key_file`, or (None) from its environment, and the file `ca`.
     """
 
     url: str
@@ -37,6 +37,7 @@ class Target:
     batch_size: int = BATCH_SIZE
     retries: int = RETRIES
     key_file: str | None = None
+    ca: str | None = None
 
     @property
     def is_api(self) -> bool:
@@ -95,7 +96,7 @@ class Target:
     def _open(self, job: str, run: str | None = None) -> Transport:
         if self.is_api:
             key = read_key(self.key_file, os.environ)
-            return ApiTransport(ApiClient(self.url, self.timeout_s, time.time, key), job, run)
+            return ApiTransport(ApiClient(self.url, self.timeout_s, time.time, key, self.ca), job, run)
         from later.bulk.transport.store import StoreTransport  # noqa: PLC0415  # an executor that uses the API needs no redis
 
         return StoreTransport(settings_from_url(self.url, self.prefix, self.timeout_s, os.environ), job, run)

@@ -49,6 +49,7 @@ class JobOptions(NamedTuple):
             batch_size=self.batch,
             retries=self.retries,
             key_file=address.key_file,
+            ca=address.ca,
         )
 
 
@@ -63,7 +64,8 @@ class LaterAddress(NamedTuple):
     """The address of the API (http, https) or of the store.
 
     `prefix` is that of the store's keys, `timeout_s` how long an answer may take, in seconds. `password` is the
-    store's, None if the URL of the configuration has none. `key_file` names the file of the API's key, if it is in one.
+    store's, None if the URL of the configuration has none. `key_file` names the file of the API's key, if it is in one,
+    `ca` that of authorities to trust besides the machine's.
     """
 
     url: str
@@ -71,6 +73,7 @@ class LaterAddress(NamedTuple):
     timeout_s: float
     password: str | None = None
     key_file: str | None = None
+    ca: str | None = None
 
 
 # Input and output
@@ -239,10 +242,10 @@ def address_options(command: Command) -> Command:
 
     @wraps(command)
     def with_address(*, url: str | None, **others: Any) -> Any:
-        flags = {name: others.pop(name) for name in ("config", "key_file", "wait", "prefix", "store_timeout")}
+        flags = {name: others.pop(name) for name in ("config", "key_file", "ca", "wait", "prefix", "store_timeout")}
         return command(address=load_address(url, flags), **others)
 
-    decorated = config_options(CLIENT_COMMAND, ("key-file", "wait", "prefix", "store-timeout"))(with_address)
+    decorated = config_options(CLIENT_COMMAND, ("key-file", "ca", "wait", "prefix", "store-timeout"))(with_address)
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--url", metavar="URL",
         help="URL of later's API, or of the store: redis://, rediss:// or unix://. Put the store's password into "
@@ -275,7 +278,8 @@ def load_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
         config = load(STORE_COMMAND, flags | {"redis": url}, os.environ)
         return LaterAddress(url, config.prefix, config.store_timeout_ms / 1000)
     config = load(CLIENT_COMMAND, flags | {"url": url}, os.environ)
-    return LaterAddress(config.url, config.prefix, config.wait_ms / 1000, key_file=load_key(flags, config).file)
+    key_file = load_key(flags, config).file
+    return LaterAddress(config.url, config.prefix, config.wait_ms / 1000, key_file=key_file, ca=config.ca)
 
 
 def load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:

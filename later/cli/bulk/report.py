@@ -89,7 +89,7 @@ def parse_plot_file(context: click.Context, parameter: click.Parameter, name: st
 )
 @click.option("--wide", is_flag=True, help="Print more columns than fit into 80 characters.")
 @spark_options
-@config_options(CLIENT_COMMAND, ("key-file", "wait"))
+@config_options(CLIENT_COMMAND, ("key-file", "ca", "wait"))
 @json_option
 def report(
     *, export: str | None, rejects: str | None, days: int, topics: tuple[str, ...], rates: dict[str, float],
