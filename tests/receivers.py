@@ -167,14 +167,14 @@ class PolicySender:
     """A sender with one policy for all calls."""
 
     def __init__(self, sender: Sender, policy: Policy) -> None:
-        self._sender = sender
+        self.sender = sender
         self._policy = policy
 
     async def send(self, task: Task, attempt: int, now: int, *, failures: int = 0) -> Outcome:
-        return await self._sender.send(task, attempt, failures, now, self._policy)
+        return await self.sender.send(task, attempt, failures, now, self._policy)
 
     async def close(self) -> None:
-        await self._sender.close()
+        await self.sender.close()
 
 
 @asynccontextmanager

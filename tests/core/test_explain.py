@@ -30,6 +30,7 @@ def explain(task: TaskFacts, topic: TopicFacts = IDLE) -> str:
 
 
 DUE_TASK = facts("delay", NOW - 12_000)
+REFUSED = "this host's address may not be called: private"
 PAUSED = Policy(paused=True)
 
 
@@ -123,6 +124,10 @@ def test_a_due_task_is_explained(topic: TopicFacts, sentence: str) -> None:
                  task=a_task(max_retry=0)), IDLE, "dead because it failed and had no retries: answered 500"),
         (facts("dead", NOW, failure=Failure(2, "exhausted", 500, "2 failures, the last: 3 failures: x", NOW, None, 2),
                  task=a_task(max_retry=1)), IDLE, "dead because its 1 retry was exhausted: 3 failures: x"),
+        (facts("dead", NOW, failure=Failure(4, "address", None, f"4 failures, the last: {REFUSED}", NOW, None, 4)),
+         IDLE, f"dead because {REFUSED}; its operator can allow it with --guard-allow"),
+        (facts("error", AT, failure=Failure(1, "address", None, REFUSED, NOW, None, 1)), IDLE,
+         f"retry 1 of 5 at 08:04:05Z, last error: {REFUSED}; its operator can allow it with --guard-allow"),
         (facts("error", AT, failure=Failure(1, "status", 500, "KeyError: 'amount'", NOW, None, 1)), IDLE,
          "retry 1 of 5 at 08:04:05Z, last answer 500: KeyError: 'amount'"),
         (facts("error", AT, failure=Failure(1, "status", 307, "answered 307, which points to /x/", NOW, None, 1)), IDLE,

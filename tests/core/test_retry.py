@@ -173,6 +173,15 @@ class TestFailed:
             Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
         )
 
+    def test_a_task_whose_address_was_refused_to_the_last_dies_of_that(self) -> None:
+        refused = Outcome(kind=OutcomeKind.FAILED, reason="address", message="it may not be called: private")
+        assert failure_in(judge_outcome(refused, a_failure(2), attempt=3)).reason == "address"
+        assert judge_outcome(refused, a_failure(3), attempt=4) == Verdict(
+            SettleTarget.DEAD,
+            NOW,
+            Failure(4, "address", None, "4 failures, the last: it may not be called: private", NOW, None, 4),
+        )
+
     def test_a_task_without_retries_dies_of_its_one_failure(self) -> None:
         verdict = judge_outcome(FAILED, task=a_task(max_retry=0))
         assert failure_in(verdict).message == "1 failure: answered 500"

@@ -14,6 +14,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.types import TaskRecord
+from later.worker.deliveries import TaskSender
 from later.worker.worker import Worker
 from tests.builders import NOW
 from tests.store_fixture import StoreFixture
@@ -68,7 +69,7 @@ class ManualWorker(Worker):
     def __init__(
         self,
         store: StoreFixture,
-        sender: FakeSender,
+        sender: TaskSender,
         *,
         slots: int = 256,
         policy: Policy | None = None,
