@@ -83,13 +83,20 @@ def path_in_later(file: Path) -> str:
 
 
 @cache
+@cache
 def parse(file: Path) -> ast.Module:
     return ast.parse(file.read_text("utf-8"))
 
 
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    """Return all nodes of a file. To walk through its tree takes longer than to read it."""
+    return list(ast.walk(parse(file)))
+
+
 def imports(file: Path) -> Iterator[str]:
     """Yield each module that a file imports, wherever in the file."""
-    for node in ast.walk(parse(file)):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -141,7 +148,7 @@ def test_only_the_upper_layers_read_the_configuration() -> None:
 def test_no_clock_is_read_below_layer_three() -> None:
     for file in files():
         if LAYERS[package_of(file)] < 3:
-            used = {ast.unparse(node) for node in ast.walk(parse(file)) if isinstance(node, ast.Attribute)}
+            used = {ast.unparse(node) for node in nodes(file) if isinstance(node, ast.Attribute)}
             assert not used & CLOCKS, file
 
 
@@ -151,7 +158,7 @@ def test_every_package_has_a_layer() -> None:
 
 def test_keys_are_spelt_in_one_place_only() -> None:
     for file in files():
-        strings = [n.value for n in ast.walk(parse(file)) if isinstance(n, ast.Constant)]
+        strings = [n.value for n in nodes(file) if isinstance(n, ast.Constant)]
         spelt = [s for s in strings if isinstance(s, bytes) and s.startswith((b"{", b"wake:"))]
         assert not spelt or file == ROOT / "store" / "keys.py", file
 
@@ -179,7 +186,7 @@ def test_no_module_has_a_banned_name() -> None:
 def test_a_class_name_means_one_thing() -> None:
     defined: defaultdict[str, list[str]] = defaultdict(list)
     for file in files():
-        for node in ast.walk(parse(file)):
+        for node in nodes(file):
             if isinstance(node, ast.ClassDef):
                 defined[node.name].append(path_in_later(file))
     assert not {name: places for name, places in defined.items() if len(places) > 1}

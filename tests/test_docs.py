@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -169,6 +170,7 @@ def test_the_rules_pass_promtool(arguments: list[str]) -> None:
 # The log
 
 
+@cache
 def logged_events() -> dict[str, str]:
     """Return the level of every event in the code; the more severe one if it has two."""
     code = "".join(path.read_text() for path in sorted((ROOT / "later").rglob("*.py")))

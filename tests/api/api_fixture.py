@@ -144,7 +144,7 @@ async def serve_api(
     fake_store: bool = False,
 ) -> AsyncIterator[ApiFixture]:
     """Serve the whole API, on a store in this process if `fake_store`: for tests that only need an answer of it."""
-    redis = FakeAsyncRedis(protocol=2) if fake_store else Redis.from_url(shared_server(), protocol=2)
+    redis = FakeAsyncRedis(protocol=2) if fake_store else Redis.from_url(shared_server(), protocol=2, driver_info=None)
     keys, metrics = Keys("later", shards), Metrics()
     await redis.flushall()
     clock = fixed_clock()

@@ -96,22 +96,22 @@ async def end(worker: ManualWorker, sender: OriginSender) -> None:
 async def test_receivers_that_hang_do_not_delay_another_one_of_their_topic(
     store: StoreFixture, hanging: list[str]
 ) -> None:
-    await create_due(store, 3000, *hanging)
-    for number in range(250):
+    await create_due(store, 1500, *hanging)
+    for number in range(125):
         await create_due(store, 1, WELL, delay=number / 50)
     worker = ManualWorker(store, sender := OriginSender(hanging))
-    await pass_time([worker], sender, NOW + 5020)
+    await pass_time([worker], sender, NOW + 2520)
     called = sender.calls_to(WELL)
-    assert len(called) == 250
+    assert len(called) == 125
     assert max(at - NOW - number * 20 for number, at in enumerate(called)) <= 300
     assert sender.hanging < 192
     await end(worker, sender)
 
 
 async def test_a_burst_to_one_receiver_puts_almost_nothing_back(store: StoreFixture) -> None:
-    await create_due(store, 5000, WELL)
+    await create_due(store, 2000, WELL)
     worker = ManualWorker(store, sender := OriginSender())
-    while len(sender.callbacks) < 5000:
+    while len(sender.callbacks) < 2000:
         worker.at += 10
         await worker.claimer.tick(worker.at)
         await worker.deliveries.drain(60)
@@ -119,23 +119,23 @@ async def test_a_burst_to_one_receiver_puts_almost_nothing_back(store: StoreFixt
 
 
 async def test_a_burst_to_one_receiver_that_takes_its_time_puts_few_tasks_back(store: StoreFixture) -> None:
-    await create_due(store, 5000, WELL)
+    await create_due(store, 2000, WELL)
     worker = ManualWorker(store, sender := OriginSender([WELL]))
-    while len(sender.callbacks) < 5000:
+    while len(sender.callbacks) < 2000:
         worker.at += 25
         await worker.claimer.tick(worker.at)
         if sender.hanging >= 140:
             sender._released.set()
             await worker.deliveries.drain(60)
             sender._released.clear()
-    assert put_backs(worker) <= 5000 * 0.03
+    assert put_backs(worker) <= 2000 * 0.03
     await end(worker, sender)
 
 
 async def test_the_tasks_of_a_receiver_that_recovers_come_within_ten_seconds(store: StoreFixture) -> None:
     await create_due(store, 3000, HANGS)
     worker = ManualWorker(store, sender := OriginSender([HANGS]))
-    await pass_time([worker], sender, NOW + 14_000)
+    await pass_time([worker], sender, NOW + 14_000, step=50)
     assert len(sender.callbacks) < 150
     sender.recover()
     await pass_time([worker], sender, worker.at + 10_200)
@@ -272,7 +272,7 @@ class TestRetryAfter:
         await pass_time([worker], sender, NOW + 100)
         sender.answers = {}
         await create_due(store, 2000, WELL, delay=1)
-        await pass_time([worker], sender, NOW + 5_000)
+        await pass_time([worker], sender, NOW + 5_000, step=50)
         assert len(sender.callbacks) == 1
         await pass_time([worker], sender, NOW + 6_300)
         assert 1 < len(sender.callbacks) < 500

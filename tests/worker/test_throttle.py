@@ -47,7 +47,7 @@ async def read_policies(workers: list[ManualWorker]) -> None:
 
 
 class TestRate:
-    @pytest.mark.parametrize(("rate", "seconds"), [(10, 10), (1000, 2)])
+    @pytest.mark.parametrize(("rate", "seconds"), [(10, 6), (500, 2)])
     async def test_a_rate_is_exact_over_workers_and_shards(self, store: StoreFixture, rate: int, seconds: int) -> None:
         await create_due(store, rate * seconds * 2)
         workers = build_workers(store, sender := FakeSender())
