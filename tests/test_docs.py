@@ -305,6 +305,12 @@ def test_python_examples_import_names_that_exist(document: Path) -> None:
                 assert [name.name for name in node.names if not hasattr(module, name.name)] == []
 
 
+def test_every_variable_of_the_deployment_is_an_options() -> None:
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    named = {name for path in files for name in re.findall(r"\bLATER_[A-Z_]+\b", path.read_text())}
+    assert named <= {ROOT_KEY_VARIABLE, *(option.variable for option in OPTIONS)}
+
+
 @every_document
 def test_json_in_examples_is_valid(document: Path) -> None:
     text = document.read_text()
