@@ -239,7 +239,7 @@ OPTIONS = (
     Option("http-client", "http_client", choice("own", "aiohttp"), "own", WORKER_COMMANDS,
            "HTTP client of the deliveries: later's own, or aiohttp's, which is slower, as a way around a fault."),
     Option("proxy", "proxy", proxy_url, "none", WORKER_COMMANDS | {"check"},
-           "Forward proxy of all callbacks, http://HOST:PORT. A user and a password are for LATER_PROXY or the file."),
+           "Forward proxy of all callbacks, http(s)://HOST:PORT. User and password are for LATER_PROXY or the file."),
     Option("guard", "guard", choice("auto", "on", "off"), "auto", GUARD_COMMANDS,
            "Refuse callbacks to private addresses; `auto`: not if `up` has its own store, loopback and no keys."),
     Option("guard-allow", "guard_allow", many(parse_rule, "LIST"), "none", GUARD_COMMANDS,
@@ -386,6 +386,8 @@ def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> Non
     if policy.retry_base_ms > policy.retry_cap_ms:
         raise ConfigError(f"{format_option('retry_base')}: expected at most {format_option('retry_cap')}")
     if config.proxy is not None:
+        if config.http_client == "aiohttp" and config.proxy.lower().startswith("https:"):
+            raise ConfigError(f"{format_option('http_client')}: expected own, because only that calls a proxy by https")
         try:
             check_host_and_port(urlsplit(config.proxy).netloc.rpartition("@")[2])
         except ValueError as error:

@@ -30,7 +30,7 @@ _SIZE = re.compile(r"([0-9]+)(KiB|MiB)?")
 _UNIT_BYTES = {"KiB": 1024, "MiB": 1024 * 1024}
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
 _USERINFO = r"(?:%[0-9A-Fa-f]{2}|[A-Za-z0-9._~!$&'()*+,;=-])*"
-_PROXY = re.compile(rf"http://(?:{_USERINFO}(?::{_USERINFO})?@)?{_ADDRESS.pattern}/?", re.IGNORECASE)
+_PROXY = re.compile(rf"https?://(?:{_USERINFO}(?::{_USERINFO})?@)?{_ADDRESS.pattern}/?", re.IGNORECASE)
 _HOST_NAME = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 _ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?P<port>:[0-9]{1,5})?")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
@@ -353,13 +353,11 @@ def proxy_url(text: str) -> str | None:
     """Read the URL of a forward proxy, which may have a user and a password; `none` is none."""
     if text == "none":
         return None
-    if text.lower().startswith("https://"):
-        raise ValueError("an http:// URL: a proxy that is itself called by https is not supported")
     match = _PROXY.fullmatch(text)
     if match is None or not 1 <= int(match["port"]) <= 65_535:
         raise ValueError(
             "http://HOST:PORT, like http://proxy.internal:3128 or http://user:password@proxy.internal:3128, "
-            "with special characters of the password percent-encoded"
+            "or https://, with special characters of the password percent-encoded"
         )
     return text
 

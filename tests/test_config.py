@@ -12,6 +12,7 @@ import pytest
 from later.config import ALL_COMMANDS, OPTIONS, Config, Option, load
 from later.core.errors import ConfigError
 from later.core.policy import Ack, DelayMode, Policy
+from later.core.receiver_tls import ReceiverTls
 from later.option_types import Address, mask_url
 from tests.cases import each_case
 
@@ -72,7 +73,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "proxy": (
         ("http://a:1", "http://a:1"),
         ("http://[::1]:2/", "http://[::1]:2/"),
-        ("HTTP://d_e.f:65535", "HTTP://d_e.f:65535"),
+        ("HTTPS://d_e.f:65535", "HTTPS://d_e.f:65535"),
     ),
     "guard": (("on", "on"), ("off", "off"), ("on", "on")),
     "guard-allow": (
@@ -373,7 +374,7 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("proxy", "http://a:1?x", PROXY_URL),
         ("proxy", "http://:1", PROXY_URL),
         ("proxy", "socks5://a:1", PROXY_URL),
-        ("proxy", "https://a:1", "expected an http:// URL: a proxy that is itself called by https is not supported"),
+        ("proxy", "https://a", PROXY_URL),
         ("proxy", "http://999.1.1.1:1", "--proxy http://999.1.1.1:1: a host that ends in a number is an IPv4 address"),
         ("proxy", "http://[zz]:1", "--proxy http://[zz]:1: "),
         ("proxy", "http://[::1%eth0]:1", "--proxy http://[::1%eth0]:1: "),
@@ -518,3 +519,17 @@ def test_a_list_is_written_in_a_file_as_an_array_or_with_commas() -> None:
 def test_an_array_of_others_than_names_is_refused() -> None:
     write_file("allow_host = [5.5, true]")
     assert load_error() == "later.toml: allow_host: expected only strings in the array"
+
+
+def test_only_the_own_client_calls_a_proxy_by_https() -> None:
+    assert load_config(proxy="https://a:1").proxy == "https://a:1"
+    error = load_error(proxy="https://a:1", http_client="aiohttp")
+    assert error == "--http-client aiohttp: expected own, because only that calls a proxy by https"
+
+
+def test_the_table_of_receivers_is_for_the_commands_that_call_them() -> None:
+    write_file('tick = 1\n[receivers."*.a"]\ncert = "a.pem"\n')
+    assert load_config("worker").receivers == {"*.a": ReceiverTls(cert=Path("a.pem"))}
+    assert load_config("serve").receivers == {}
+    write_file('[receivers."*.a"]\nkey = "a.pem"\n')
+    assert load_error("up") == 'later.toml: receivers."*.a": expected cert, too, where there is a key'

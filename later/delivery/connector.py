@@ -18,7 +18,7 @@ from later.core.host_address import parse_host_address
 from later.core.origin import Origin
 from later.delivery.connection import Connection
 from later.delivery.http_client import OWN_ERRNOS, AddressRefused, LocalFault, NoConnection, ProxyFailed
-from later.delivery.proxy import Proxy
+from later.delivery.proxy import Proxy, TcpStream, TlsStream
 from later.delivery.resolver import Resolver
 from later.delivery.tls import TlsClient
 from later.delivery.tls_transport import TlsTransport
@@ -98,8 +98,8 @@ class Connector:
         self._free_descriptors = free_descriptors
         self._proxy = proxy
 
-    async def connect(self, origin: Origin) -> socket.socket:
-        """Return a socket that is connected to `origin`, through the proxy if there is one.
+    async def connect(self, origin: Origin) -> socket.socket | TlsTransport:
+        """Return what is connected to `origin`: a socket, or TLS to the proxy if that is called by https.
 
         Raises:
             AddressRefused: the guard refuses every address.
@@ -109,36 +109,64 @@ class Connector:
         """
         if self._proxy is None:
             return await self._connect(origin)
+        stream: TcpStream | TlsStream
+        connected: socket.socket | TlsTransport
         try:
-            connected = await self._connect(self._proxy.origin)
+            connected = plain = await self._connect(self._proxy.origin)
+            stream = TcpStream(plain)
+            if self._proxy.origin.scheme == "https":
+                stream = TlsStream()
+                connected = await self._start_tls(plain, self._proxy.origin, stream)
         except NoConnection as error:
             raise ProxyFailed(f"no connection to it: {error}") from error
         if origin.scheme == "https":
             try:
-                await self._proxy.open_tunnel(connected, origin)
+                await self._proxy.open_tunnel(stream, origin)
             except BaseException:
                 connected.close()
                 raise
+            if isinstance(connected, TlsTransport):
+                self._tls.remember(connected.get_extra_info("ssl_object"))
         return connected
 
-    async def start(self, connected: socket.socket, origin: Origin, build: Callable[[], Connection]) -> Connection:
-        """Return the connection, made by `build`, on this socket; for https after the handshake of TLS.
+    async def start(
+        self, connected: socket.socket | TlsTransport, origin: Origin, build: Callable[[], Connection]
+    ) -> Connection:
+        """Return the connection, made by `build`, on what is connected; for https after the handshake of TLS.
 
         Raises:
             NoConnection: TLS fails.
         """
-        loop = asyncio.get_running_loop()
         connection = build()
-        if origin.scheme == "http":
-            await loop.create_connection(lambda: connection, sock=connected)
-            return connection
-        tls = TlsTransport(self._tls, origin.host.removesuffix("."), connection)
+        if origin.scheme == "https":
+            await self._start_tls(connected, origin, connection)
+        elif isinstance(connected, TlsTransport):
+            try:
+                connected.hand_over(connection)
+            except OSError as error:
+                raise _translate(error, ()) from error
+        else:
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=connected)
+        return connection
+
+    async def _start_tls(
+        self, connected: socket.socket | TlsTransport, origin: Origin, protocol: asyncio.Protocol
+    ) -> TlsTransport:
+        """Return the transport of a protocol by TLS, which is on TCP or itself in TLS.
+
+        Raises:
+            NoConnection: TLS fails.
+        """
+        tls = TlsTransport(self._tls, origin.host.removesuffix("."), protocol)
         try:
-            await loop.create_connection(lambda: tls, sock=connected)
+            if isinstance(connected, TlsTransport):
+                connected.hand_over(tls)
+            else:
+                await asyncio.get_running_loop().create_connection(lambda: tls, sock=connected)
             await tls.handshake()
         except OSError as error:
             raise _translate(error, ()) from error
-        return connection
+        return tls
 
     async def _connect(self, origin: Origin) -> socket.socket:
         for may_free in (True, False):

@@ -8,6 +8,7 @@ import re
 import socket
 from base64 import b64encode
 from dataclasses import dataclass, field
+from typing import Protocol, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from later.core.address_guard import PROXY, Refusal
@@ -27,9 +28,72 @@ SMOKESCREEN_ERROR = "X-Smokescreen-Error"
 PROXY_AUTHENTICATION_REQUIRED = 407
 
 
+class ProxyStream(Protocol):
+    """The bytes of a connection to a proxy, before it is one to an origin."""
+
+    async def send(self, data: bytes) -> None:
+        """Send all of `data`. Raises OSError."""
+
+    async def receive(self) -> bytes:
+        """Return what comes next; nothing when the connection has ended. Raises OSError."""
+
+
+class TcpStream:
+    """The stream on a connected socket."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._connected = connected
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._connected, data)
+
+    async def receive(self) -> bytes:
+        return await self._loop.sock_recv(self._connected, MAX_ANSWER_BYTES)
+
+
+class TlsStream(asyncio.Protocol):
+    """The stream on a connection by TLS, whose protocol it is until the call takes the connection over."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        self._has_ended = False
+        self._error: Exception | None = None
+        self._has_news = asyncio.Event()
+
+    async def send(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    async def receive(self) -> bytes:
+        await self._has_news.wait()
+        if self._error is not None:
+            raise self._error
+        received, self._received = self._received, b""
+        if not self._has_ended:
+            self._has_news.clear()
+        return received
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        self._has_news.set()
+
+    def eof_received(self) -> None:
+        self._has_ended = True
+        self._has_news.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_ended, self._error = True, exc
+        self._has_news.set()
+
+
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A forward proxy. `authorization` is the value of Proxy-Authorization, None without a user."""
+    """A forward proxy, by http or https. `authorization` is the value of Proxy-Authorization, None without a user."""
 
     origin: Origin
     authorization: str | None = field(default=None, repr=False)
@@ -54,7 +118,7 @@ class Proxy:
         """The header line of the credentials; empty without them."""
         return b"" if self.authorization is None else f"Proxy-Authorization: {self.authorization}\r\n".encode()
 
-    async def open_tunnel(self, connected: socket.socket, origin: Origin) -> None:
+    async def open_tunnel(self, stream: ProxyStream, origin: Origin) -> None:
         """Make a connection to the proxy one to `origin`.
 
         Raises:
@@ -62,17 +126,16 @@ class Proxy:
             ProxyFailed: it opens no tunnel.
             LocalFault: this machine had no memory for the request.
         """
-        loop = asyncio.get_running_loop()
         target = (
             origin.authority if origin.port != DEFAULT_PORTS[origin.scheme] else f"{origin.authority}:{origin.port}"
         )
         request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n".encode() + self.authorization_line + b"\r\n"
         head, answer, heard_bytes, status = b"", b"", 0, b""
         try:
-            await loop.sock_sendall(connected, request)
+            await stream.send(request)
             while not status or (status.startswith(b"1") and status != b"101"):  # interim responses may come before it
                 while _END_OF_HEAD not in answer:
-                    more = await loop.sock_recv(connected, MAX_ANSWER_BYTES)
+                    more = await stream.receive()
                     answer += more
                     heard_bytes += len(more) + READ_BYTES
                     if not more or heard_bytes > MAX_ANSWER_BYTES:

@@ -68,6 +68,17 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if not self._is_established:
             raise self._take_error() or ConnectionResetError
 
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Make another protocol the one of this established connection.
+
+        Raises:
+            OSError: the connection has ended.
+        """
+        if self._tcp.is_closing():
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        self._protocol = protocol
+        protocol.connection_made(self)
+
     # The transport of `protocol`
 
     def write(self, data: Buffer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
@@ -27,9 +28,9 @@ class ForwardProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def listen(self) -> AsyncIterator[ForwardProxy]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async def listen(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[ForwardProxy]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
             yield self
         finally:

@@ -15,7 +15,7 @@ from later.core.origin import Origin
 from later.core.reply import Reply
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.http_client import LocalFault, ProxyFailed
-from later.delivery.proxy import Proxy, is_answer_of_proxy
+from later.delivery.proxy import Proxy, TcpStream, is_answer_of_proxy
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 from tests.delivery.forward_proxy import ESTABLISHED, ForwardProxy
@@ -321,7 +321,7 @@ async def open_tunnel(answer: bytes) -> None:
     with ours, proxys:
         ours.setblocking(False)
         proxys.send(answer)
-        await Proxy.parse("http://h:1").open_tunnel(ours, Origin("https", "receiver.example", 443))
+        await Proxy.parse("http://h:1").open_tunnel(TcpStream(ours), Origin("https", "receiver.example", 443))
 
 
 @ANY_CLIENT
