@@ -38,6 +38,7 @@ from later.api.response_schemas import (
 from later.cli.groups import load_command
 from later.cli.program import later
 from later.cli.root_key import ROOT_KEY_VARIABLE
+from later.client.key_source import KEY
 from later.config import OPTIONS
 from later.core.explain import TopicFacts, explain_topic
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, Sign, format_policy
@@ -244,6 +245,7 @@ def test_every_named_environment_variable_exists(document: Path) -> None:
     assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {
         PASSWORD,
         PASSWORD_FILE,
+        KEY,
         ROOT_KEY_VARIABLE,
         OF_RECEIVERS,
     } | {option.variable for option in OPTIONS}
