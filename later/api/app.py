@@ -27,6 +27,7 @@ from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
 from later.core.address_guard import AddressGuard
 from later.core.api_keys import Scope
+from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.metrics import Exposition, Metrics
 from later.store.open import Store
@@ -118,7 +119,7 @@ def build_app(
             *routes,
             *_policy_routes(store, max_body),
             *_signing_routes(store, max_body),
-            *_health_routes(authorization, why_not_ready, exposition),
+            *_health_routes(authorization, why_not_ready, exposition, store.clock),
         ],
         authorization,
         cross_site_protection,
@@ -133,9 +134,10 @@ def build_health_app(
     metrics: Metrics,
     why_not_ready: Callable[[], Awaitable[LaterError | None]],
     exposition: Callable[[str], Awaitable[Exposition]],
+    clock: Clock,
 ) -> web.Application:
-    """Build the application of `later worker --health`."""
-    routes = _health_routes(authorization, why_not_ready, exposition)
+    """Build the application of `later worker --health`. `clock` is the store's."""
+    routes = _health_routes(authorization, why_not_ready, exposition, clock)
     return _build_from_routes(routes, authorization, cross_site_protection, metrics)
 
 
@@ -184,9 +186,13 @@ def _health_routes(
     authorization: Authorization,
     why_not_ready: Callable[[], Awaitable[LaterError | None]],
     exposition: Callable[[str], Awaitable[Exposition]],
+    clock: Clock,
 ) -> list[Route]:
     health = HealthHandlers(
-        why_not_ready=why_not_ready, may_read_metrics=authorization.may_read_metrics, exposition=exposition
+        why_not_ready=why_not_ready,
+        may_read_metrics=authorization.may_read_metrics,
+        exposition=exposition,
+        clock=clock,
     )
     return [
         Route("GET", "/livez", health.live, NoScope.OPEN, is_health=True),

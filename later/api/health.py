@@ -9,6 +9,7 @@ from aiohttp import web
 from later.api.json_response import DATA_HEADERS, json_response
 from later.api.problem_types import FAULT, NOT_READY, STORE_AWAY, problem_type
 from later.api.problems import ErrorBody, problem_response
+from later.core.clock import Clock, warn_of_clock
 from later.core.errors import LaterError
 from later.metrics import Exposition
 
@@ -19,8 +20,8 @@ class HealthHandlers:
     """Handlers of liveness, readiness and metrics.
 
     `why_not_ready` returns the error that keeps the daemon from its work, or None if it is ready. Only who may read the
-    metrics, by `may_read_metrics`, is told it. `exposition` returns all metrics in the format that the header `Accept`
-    asks for.
+    metrics, by `may_read_metrics`, is told it, or that the store's `clock` is wrong. `exposition` returns all metrics
+    in the format that the header `Accept` asks for.
     """
 
     def __init__(
@@ -29,10 +30,12 @@ class HealthHandlers:
         why_not_ready: Callable[[], Awaitable[LaterError | None]],
         may_read_metrics: Callable[[web.BaseRequest], Awaitable[bool]],
         exposition: Callable[[str], Awaitable[Exposition]],
+        clock: Clock,
     ) -> None:
         self._may_read_metrics = may_read_metrics
         self._why_not_ready = why_not_ready
         self._exposition = exposition
+        self._clock = clock
 
     async def live(self, request: web.Request) -> web.StreamResponse:
         """`GET /livez`."""
@@ -42,7 +45,10 @@ class HealthHandlers:
         """`GET /readyz`. A store that answers what it never should is away, too: the daemon is not at fault."""
         error = await self._why_not_ready()
         if error is None:
-            return json_response({"status": "ready"})
+            warning = warn_of_clock(self._clock)
+            if warning is None or not await self._may_read_metrics(request):
+                return json_response({"status": "ready"})
+            return json_response({"status": "ready", "warning": warning})
         if not await self._may_read_metrics(request):
             return problem_response(ErrorBody(status=503, detail=REASON_NEEDS_KEY), NOT_READY)
         type = problem_type(error)

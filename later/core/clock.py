@@ -25,6 +25,10 @@ MAX_DRIFT_MS_PER_S = 1
 """Drift of a monotonic clock against the store's: twice the 500 ppm that NTP slews at most."""
 
 
+MAX_CLOCKS_APART_S = 60
+"""Beyond it the store's clock or this machine's is wrong. Receivers accept five minutes."""
+
+
 def rfc3339(ms: int) -> str:
     """Return a time in ms since the Unix epoch as `2017-09-09T05:17:10.000Z`."""
     seconds, rest = divmod(ms, 1000)
@@ -120,6 +124,26 @@ class Clock:
         elapsed = self.monotonic() - self._measured_at
         drift = elapsed * MAX_DRIFT_MS_PER_S
         return self._low_ms + elapsed * 1000 - drift, self._width_ms + 2 * drift
+
+    def ahead_of_wall_s(self) -> float:
+        """Return by how many seconds the store's clock is ahead of this machine's. Raises StoreDown."""
+        low, width = self.estimate()
+        return (low + width / 2) / 1000 - self._wall()
+
+
+def warn_of_clock(clock: Clock) -> str | None:
+    """Return a warning if the store's clock and this machine's disagree so much that signatures may be refused."""
+    try:
+        ahead_s = clock.ahead_of_wall_s()
+    except StoreDown:
+        return None
+    if abs(ahead_s) <= MAX_CLOCKS_APART_S:
+        return None
+    direction = "ahead of" if ahead_s > 0 else "behind"
+    return (
+        f"the store's clock is {abs(ahead_s):.0f} s {direction} this machine's: correct the one that is wrong; "
+        "receivers refuse deliveries whose time is five minutes from their own"
+    )
 
 
 class StoreTime:

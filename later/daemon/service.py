@@ -169,6 +169,7 @@ class Service:
                 metrics=metrics,
                 why_not_ready=why_not_ready,
                 exposition=exposition,
+                clock=self._store.clock,
             )
         return build_app(
             store=self._store,

@@ -15,7 +15,7 @@ from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.routes import ROUTES
 from later.metrics import Exposition, Metrics
-from tests.api.api_fixture import MINIMAL, ApiFixture, DaemonServer, serve_api
+from tests.api.api_fixture import MINIMAL, ApiFixture, DaemonServer, fixed_clock, serve_api
 from tests.api.test_routes import example_path
 from tests.cases import each_case
 
@@ -187,6 +187,7 @@ async def test_the_health_server_of_a_worker_is_protected_too() -> None:
         metrics=Metrics(),
         why_not_ready=is_ready,
         exposition=no_metrics,
+        clock=fixed_clock(),
     )
     async with TestClient(DaemonServer(app)) as http:
         for path in ("/livez", "/readyz", "/metrics"):

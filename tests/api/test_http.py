@@ -21,7 +21,7 @@ from later.api.cross_site import CrossSiteProtection
 from later.api.problem_types import PROBLEM_TYPES
 from later.core.errors import LaterError, NotReady, StoreDown, StoreFault, StoreMismatch
 from later.metrics import Exposition, Metrics
-from tests.api.api_fixture import MINIMAL, ApiFixture, create_result, read_answer, serve_api
+from tests.api.api_fixture import MINIMAL, ApiFixture, create_result, fixed_clock, read_answer, serve_api
 from tests.builders import NOW
 from tests.cases import each_case
 
@@ -195,6 +195,13 @@ class TestHealth:
     async def test_it_is_ready_if_there_is_no_reason_against_it(self, api: ApiFixture) -> None:
         assert await api.get("/readyz") == (200, {"status": "ready"})
 
+    async def test_a_clock_of_the_store_that_is_wrong_is_a_warning(self, api: ApiFixture) -> None:
+        clock = api.store.clock
+        clock.observe((NOW + 61_000) * 1000, 0, 0)
+        status, answer = await api.get("/readyz")
+        assert (status, answer["status"]) == (200, "ready")
+        assert answer["warning"].startswith("the store's clock is 61 s ahead of this machine's: ")
+
     @each_case(
         ("error", "name"),
         [
@@ -279,6 +286,7 @@ class TestHealth:
             metrics=Metrics(),
             why_not_ready=is_ready,
             exposition=no_metrics,
+            clock=fixed_clock(),
         )
         async with TestClient(TestServer(app)) as http:
             statuses = [(await http.get(path)).status for path in ("/livez", "/readyz", "/metrics", "/create")]
@@ -297,6 +305,7 @@ class TestHealth:
             metrics=Metrics(),
             why_not_ready=is_ready,
             exposition=no_metrics,
+            clock=fixed_clock(),
         )
         async with TestClient(TestServer(app)) as http, http.get("/metrics") as response:
             assert response.headers["Retry-After"] == "1"

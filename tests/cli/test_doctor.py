@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 
-from later.cli.commands.doctor import examine_store
+from later.cli.commands.doctor import examine_store, print_warnings
+from later.core.clock import Clock
+from later.core.policy import Sign
+from later.core.signing import Master, SecretScope
 from later.store.keys import Bucket
 from tests.builders import NOW, a_task
 from tests.cli.api_stub import Capture
@@ -50,3 +55,20 @@ async def test_a_repair_lists_the_topics_again_that_are_missing_in_the_index(sto
     assert await store.topic_index.page([], NOW, limit=9) == {}
     assert await examine_store(store, repair=True, as_json=False) == 0
     assert [*await store.topic_index.page([], NOW, limit=9)] == ["shop/a", "shop/b"]
+
+
+async def test_a_clock_that_is_wrong_and_a_key_that_is_missing_are_warned_of(
+    store: StoreFixture, capsys: Capture
+) -> None:
+    await print_warnings(store)
+    assert capsys.readouterr().err == ""
+    lost, kept = Master(bytes(32)), Master(bytes(range(32)))
+    store.signing.use_masters([lost])
+    await store.signing.rotate(SecretScope(Sign.NAMESPACE, "shop"), 0)
+    store.signing.use_masters([kept])
+    late = Clock(time.monotonic, lambda: time.time() - 90)
+    late.observe(int(time.time() * 1_000_000), time.monotonic(), time.monotonic())
+    await print_warnings(replace(store, clock=late))
+    clock, key = capsys.readouterr().err.splitlines()
+    assert clock.startswith("later: the store's clock is 90 s ahead of this machine's: ")
+    assert key == f"later: the signing key {lost.fingerprint} is missing, of the secrets of namespace shop"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.core.clock import Clock, Interval
+from later.core.clock import Clock, Interval, warn_of_clock
 from later.core.errors import StoreDown
 from tests.builders import NOW
 from tests.cases import each_case
@@ -203,3 +203,15 @@ class TestStoreThatJumps:
         clocks.store_us += jump_us
         clocks.measure(to_store_us=750_000, from_store_us=750_000)
         assert clocks.contains_true_time()
+
+
+class TestTheWallClock:
+    def test_a_store_that_is_a_minute_from_this_machine_is_warned_of(self, clocks: SimulatedClocks) -> None:
+        for ahead_s, said in ((0, None), (59, None), (-59, None), (62, "62 s ahead of"), (-3600, "3600 s behind")):
+            clocks.wall_us = NOW * 1000 - ahead_s * SECOND_US
+            clocks.clock.observe(NOW * 1000, clocks.monotonic_us / SECOND_US, clocks.monotonic_us / SECOND_US)
+            warning = warn_of_clock(clocks.clock)
+            assert warning is None if said is None else said in str(warning), ahead_s
+
+    def test_a_store_that_was_never_asked_is_not(self, clocks: SimulatedClocks) -> None:
+        assert warn_of_clock(clocks.clock) is None

@@ -6,10 +6,12 @@ import json
 
 import click
 
-from later.cli.console import printable
+from later.cli.console import notify, printable
 from later.cli.options import config_options, examples
 from later.cli.store_access import load_config, run_with_store
+from later.core.clock import warn_of_clock
 from later.core.task import unpack_id
+from later.daemon.signing_key import read_masters
 from later.store.open import Store
 
 
@@ -22,14 +24,37 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
 
     Checks that every task is in exactly one bucket, that every entry of a bucket is a task, and that every entry of a
     wake set is right. Safe while workers run. --repair also lists topics again that an older version created. Exit
-    status 1 if something is wrong and was not repaired.
+    status 1 if something is wrong and was not repaired. Warns if the store's clock is more than a minute from this
+    machine's, and if signing secrets need a key that --signing-key lacks.
     """
     config = load_config("doctor", flags)
+    masters = read_masters("doctor", config)
 
     async def examine(store: Store) -> int:
-        return await examine_store(store, repair=repair, as_json=as_json)
+        store.signing.use_masters(masters)
+        status = await examine_store(store, repair=repair, as_json=as_json)
+        await print_warnings(store)
+        return status
 
     return run_with_store(config, examine)
+
+
+async def print_warnings(store: Store) -> None:
+    """Print on standard error what no repair mends: a clock that is wrong, and signing keys that are missing.
+
+    Raises:
+        StoreDown: the store cannot be reached.
+    """
+    clock_warning = warn_of_clock(store.clock)
+    if clock_warning is not None:
+        notify(clock_warning)
+    ring = await store.signing.read()
+    missing = ring.missing_masters((await store.time.now()).low)
+    if missing and not ring.masters:
+        notify("signing secrets were rotated; without --signing-key it is not checked whether their keys are there")
+        return
+    for master, scopes in missing.items():
+        notify(f"the signing key {master} is missing, of the secrets of {', '.join(scopes)}")
 
 
 async def examine_store(store: Store, *, repair: bool, as_json: bool) -> int:
