@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from later.core.errors import LaterError
@@ -44,7 +44,7 @@ class Claimer:
         origin_share: OriginShare,
         held_origins: HeldOrigins,
         lease_ms: int,
-        deliver: Callable[[Claim, int, Held, Origin | None], None],
+        start_all: Callable[[str, Sequence[tuple[Claim, Held, Origin | None]], int], None],
         wake_unack: Callable[[int], None],
         wake_error: Callable[[int], None],
         metrics: Metrics,
@@ -60,7 +60,7 @@ class Claimer:
             origin_share=origin_share,
             held_origins=held_origins,
             history=throttle.history,
-            deliver=deliver,
+            start_all=start_all,
             metrics=metrics,
         )
         self.wake_unack = wake_unack

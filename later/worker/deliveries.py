@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -58,17 +58,15 @@ class TaskSender(Protocol):
 class _Delivery(msgspec.Struct, eq=False):
     """The delivery of a claim: it holds a slot until its settle was answered, or its lease has ended.
 
-    `held` is what held the task until it was claimed. `origin` is that of its callback, if it has one, and `began_at`
-    (ms) when it took its slot.
+    `held` is what held the task until it was claimed. `origin` is that of its callback, if it has one.
     """
 
     claim: Claim
     held: Held
     origin: Origin | None
-    began_at: int
     attempt: asyncio.Task[None] | None = None
-    has_outcome: bool = False
-    """True if a stop must not give the task back."""
+    result: Outcome | Verdict | PutBack | None = None
+    """What the attempt came to. Once it is known, a stop does not give the task back."""
 
     def cancel(self) -> None:
         """Cancel the attempt, and what follows from its outcome."""
@@ -96,7 +94,7 @@ class DeliveryPool:
         """`wake` is called when a slot becomes free that a due task waited for."""
         self._store = store
         self._settler = Settler[_Delivery](
-            store=store, metrics=metrics, on_end=self._end, report_fault=self._report_lost
+            store=store, metrics=metrics, judge=self._judge, on_end=self._end, report_fault=self._report_lost
         )
         self._put_back_one = GroupCommit(self._put_back, queue_timeout_s=math.inf)
         """Without descriptors, all calls fail at once: each would want a connection to the store of its own."""
@@ -116,63 +114,60 @@ class DeliveryPool:
         self._fault_logged_at: dict[str, int] = {}
         """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged, by their tracebacks or reasons."""
 
-    def start(self, claim: Claim, now: int, held: Held = Held.NO, origin: Origin | None = None) -> None:
-        """Start the delivery of a claim at `now` (ms). `held` is what held the task until it was claimed.
+    def start_all(self, topic: str, deliveries: Sequence[tuple[Claim, Held, Origin | None]], now: int) -> None:
+        """Start the deliveries of claims of a topic at `now` (ms), each with what held its task, and its origin.
 
-        It has a slot of its own, which is also one of the callback's `origin`, if it has one.
+        Each has a slot of its own, which is also one of the callback's origin, if it has one.
         """
-        self._fair_share.acquire(claim.topic)
-        if origin is not None:
-            self._origin_share.acquire(claim.topic, origin, now)
-        delivery = _Delivery(claim, held, origin, now)
-        self._running.add(delivery)
-        delivery.attempt = asyncio.get_running_loop().create_task(self._deliver(delivery))
+        self._fair_share.acquire(topic, len(deliveries))
+        count_by_origin: dict[Origin, int] = {}
+        for _, _, origin in deliveries:
+            if origin is not None:
+                count_by_origin[origin] = count_by_origin.get(origin, 0) + 1
+        for origin, count in count_by_origin.items():
+            self._origin_share.acquire(topic, origin, now, count)
+        loop = asyncio.get_running_loop()
+        for claim, held, origin in deliveries:
+            delivery = _Delivery(claim, held, origin)
+            self._running.add(delivery)
+            delivery.attempt = loop.create_task(self._deliver(delivery))
+
+    def start(self, claim: Claim, now: int, held: Held = Held.NO, origin: Origin | None = None) -> None:
+        """Start one delivery."""
+        self.start_all(claim.topic, [(claim, held, origin)], now)
 
     async def _deliver(self, delivery: _Delivery) -> None:
-        """Make one attempt, and have its verdict settled.
-
-        Once it has an outcome, a stop does not give its task back.
-        """
+        """Make one attempt, and have its outcome judged and settled."""
         claim = delivery.claim
-        policy = self._store.policies.latest.for_topic(claim.topic)
-        verdict: Verdict | None = None
         try:
-            result = await self._attempt(claim, policy, delivery.held)
-            delivery.has_outcome = True
-            if isinstance(result, Outcome):
-                verdict = await self._judge(claim, policy, result)
-            elif isinstance(result, PutBack):
-                await self._put_back_one(result)
-            else:
-                verdict = result
+            delivery.result = await self._attempt(delivery)
         except asyncio.CancelledError:
-            if not delivery.has_outcome:
-                self._cancelled.append(claim)
+            self._cancelled.append(claim)
+            self._end([delivery])
             raise
         except Exception as error:  # a fault of later's own
-            if delivery.has_outcome:
-                self._report_lost(claim, error)
-            else:
-                delivery.has_outcome = True
-                self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
-                await self._put_back_one(PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS))
+            self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
+            delivery.result = PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS)
+        if not isinstance(delivery.result, PutBack):
+            self._settler.settle(delivery)
+            return
+        try:
+            await self._put_back_one(delivery.result)
         finally:
-            if verdict is None:
-                self._end([delivery])
-            else:
-                own_id = isinstance(claim.task, Task) and claim.task.own_id
-                remember_until = verdict.at + self._remember_ms if own_id and self._remember_ms else None
-                self._settler.settle(delivery, Settlement(claim, verdict, remember_until))
+            self._end([delivery])
 
     def _end(self, deliveries: Sequence[_Delivery]) -> None:
         """Free the slots of these deliveries."""
-        unblocked, now = False, self._store.clock.now().low
+        ended: dict[tuple[str, Origin | None], int] = {}
         for delivery in deliveries:
-            topic = delivery.claim.topic
             self._running.discard(delivery)
-            self._fair_share.release(topic)
-            if delivery.origin is not None:
-                self._origin_share.release(topic, delivery.origin, delivery.began_at, now)
+            key = (delivery.claim.topic, delivery.origin)
+            ended[key] = ended.get(key, 0) + 1
+        unblocked, now = False, self._store.clock.now().low
+        for (topic, origin), count in ended.items():
+            self._fair_share.release(topic, count)
+            if origin is not None:
+                self._origin_share.release(topic, origin, now, count)
             unblocked |= self._throttle.on_delivery_end(topic)
         if not self._running:
             self._all_ended.set()
@@ -184,7 +179,7 @@ class DeliveryPool:
         await asyncio.sleep(0)  # a delivery that was cancelled before its first step could not give its task back
         await self._wait(timeout_s)
         for delivery in self._running:
-            if not delivery.has_outcome:
+            if delivery.result is None:
                 delivery.cancel()
         await self._wait(SETTLE_GRACE_S)
         left = list(self._running)
@@ -206,13 +201,14 @@ class DeliveryPool:
                 async with asyncio.timeout(timeout_s):
                     await self._all_ended.wait()
 
-    async def _attempt(self, claim: Claim, policy: Policy, held: Held) -> Outcome | Verdict | PutBack:
+    async def _attempt(self, delivery: _Delivery) -> Outcome | Verdict | PutBack:
         """Return the outcome of the call; if none is to be made, the verdict.
 
         The task is put back if its lease is too short, or if this machine could not make the call.
         """
-        clock = self._store.clock
+        claim, clock = delivery.claim, self._store.clock
         now = clock.now()
+        policy = self._store.policies.latest.for_topic(claim.topic)
         if not isinstance(claim.task, Task):
             return judge_unreadable(claim.attempt, claim.task, now.high)
         unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
@@ -221,7 +217,7 @@ class DeliveryPool:
         if claim.lease_end - now.high <= policy.timeout_ms:
             return PutBack(claim, claim.due_at)
         if claim.attempt == 1:
-            self._metrics.observe_lateness[held](max(now.low - claim.due_at, 0) / 1000)
+            self._metrics.observe_lateness[delivery.held](max(now.low - claim.due_at, 0) / 1000)
         started = clock.monotonic()
         failures = 0 if claim.failure is None else claim.failure.failures
         try:
@@ -229,14 +225,52 @@ class DeliveryPool:
         except LocalFault as error:  # any receiver would have met it: it must not cost the task a retry
             self._report_local_fault(claim, error)
             return PutBack(claim, clock.now().high + LOCAL_FAULT_PAUSE_MS)
-        self._metrics.delivery_duration.observe(clock.monotonic() - started)
+        took_s = clock.monotonic() - started
+        self._metrics.delivery_duration.observe(took_s)
+        if delivery.origin is not None:
+            took_ms = int(took_s * 1000)
+            self._origin_share.end_call(claim.topic, delivery.origin, took_ms, now.low + took_ms)
         return outcome
 
-    async def _judge(self, claim: Claim, policy: Policy, outcome: Outcome) -> Verdict:
-        """Count the outcome, and return the verdict on it. Holds the origin if it asked for that."""
-        assert isinstance(claim.task, Task)  # otherwise there was no call
+    async def _judge(self, deliveries: Sequence[_Delivery]) -> list[tuple[_Delivery, Settlement]]:
+        """Return the settlements of deliveries that have a result, all judged at the same time.
+
+        Their outcomes are counted, and origins held that asked for it.
+        """
         clock = self._store.clock
-        self._metrics.deliveries.inc(claim.topic, outcome.kind)
+        if not clock.is_steady():  # this machine slept meanwhile: ask for the store's time, or take the best guess
+            with suppress(LaterError):
+                await self._store.time.measure()
+        now = clock.now().high
+        settlements: list[tuple[_Delivery, Settlement]] = []
+        counts: dict[tuple[str, OutcomeKind], int] = {}
+        holds: list[Awaitable[None]] = []
+        for delivery in deliveries:
+            claim, task, result = delivery.claim, delivery.claim.task, delivery.result
+            if isinstance(result, Outcome) and isinstance(task, Task):
+                counts[claim.topic, result.kind] = counts.get((claim.topic, result.kind), 0) + 1
+                try:
+                    verdict = self._judge_outcome(claim, task, result, now)
+                except Exception as error:  # a fault of later's own
+                    self._report_lost(delivery, error)
+                    self._end([delivery])
+                    continue
+                if result.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
+                    holds.append(self._held_origins.hold(claim.topic, Origin.of(task.callback), verdict.at))
+            else:
+                assert isinstance(result, Verdict)  # what is put back is not settled
+                verdict = result
+            own_id = self._remember_ms and isinstance(task, Task) and task.own_id
+            remember_until = verdict.at + self._remember_ms if own_id else None
+            settlements.append((delivery, Settlement(claim, verdict, remember_until)))
+        for (topic, kind), count in counts.items():
+            self._metrics.deliveries.inc(topic, kind, count)
+        if holds:
+            await asyncio.gather(*holds)
+        return settlements
+
+    def _judge_outcome(self, claim: Claim, task: Task, outcome: Outcome, now: int) -> Verdict:
+        """Return the verdict on an outcome at `now` (ms)."""
         if outcome.kind is not OutcomeKind.DONE:
             self._metrics.count_delivery_failure(claim.topic, outcome.reason, outcome.status)
         if self._logs_deliveries:
@@ -249,18 +283,12 @@ class DeliveryPool:
                 status=outcome.status,
                 reason=outcome.reason,
             )
-        if not clock.is_steady():  # this machine slept meanwhile: ask for the store's time, or take the best guess
-            with suppress(LaterError):
-                await self._store.time.measure()
-        ended_at, random = clock.now().high, self._random()
-        verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended_at, policy, random)
-        if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
-            await self._held_origins.hold(claim.topic, Origin.of(claim.task.callback), verdict.at)
-        return verdict
+        policy = self._store.policies.latest.for_topic(claim.topic)
+        return judge(task, claim.attempt, claim.failure, outcome, now, policy, self._random())
 
-    def _report_lost(self, claim: Claim, error: Exception) -> None:
+    def _report_lost(self, delivery: _Delivery, error: Exception) -> None:
         """Report a fault that leaves a task until its lease ends."""
-        self._report_fault(claim, error, "when its lease ends")
+        self._report_fault(delivery.claim, error, "when its lease ends")
 
     def _report_fault(self, claim: Claim, error: Exception, again: str) -> None:
         """Count and log a fault of later's own. `again` says when the task is tried again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -30,7 +30,7 @@ class Dispatched(NamedTuple):
 
 
 class Dispatcher:
-    """Decides which claimed tasks are delivered now. `deliver` begins a delivery."""
+    """Decides which claimed tasks are delivered now. `start_all` starts deliveries of a topic."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Dispatcher:
         origin_share: OriginShare,
         held_origins: HeldOrigins,
         history: HoldHistory,
-        deliver: Callable[[Claim, int, Held, Origin | None], None],
+        start_all: Callable[[str, Sequence[tuple[Claim, Held, Origin | None]], int], None],
         metrics: Metrics,
     ) -> None:
         self._store = store
         self._origin_share = origin_share
         self._held_origins = held_origins
         self._history = history
-        self._deliver = deliver
+        self._start_all = start_all
         self._metrics = metrics
         self._any_held = False
         """True if a hold of a topic was met."""
@@ -67,8 +67,9 @@ class Dispatcher:
                 continue
             topic = result.claims[0].topic
             if not self._origin_share.probes(topic) and topic not in self._held_origins:
-                for claim in result.claims:
-                    self._begin(claim, _origin_of(claim), now)
+                origins = [(claim, _origin_of(claim)) for claim in result.claims]
+                deliveries = [(claim, self._held_by(claim, origin, now), origin) for claim, origin in origins]
+                self._start_all(topic, deliveries, self._began_at)
                 begun[topic] += len(result.claims)
                 continue
             admission = admissions.get(topic)
@@ -98,14 +99,15 @@ class Dispatcher:
             if not admission.admit(origin):
                 return admission.put_back_at(origin)
             self._held_origins.count_started(claim.topic, origin)
-        self._begin(claim, origin, now)
+        self._start_all(claim.topic, [(claim, self._held_by(claim, origin, now), origin)], self._began_at)
         return None
 
-    def _begin(self, claim: Claim, origin: Origin | None, now: int) -> None:
+    def _held_by(self, claim: Claim, origin: Origin | None, now: int) -> Held:
+        """Return what held a task until it was claimed."""
         held = self._history.held_by(claim.topic, claim.due_at, now) if self._any_held else Held.NO
         if held is Held.NO and claim.was_put_back and origin is not None:
             held = Held.RECEIVER if self._held_origins.holds(claim.topic, origin) else Held.ORIGIN
-        self._deliver(claim, self._began_at, held, origin)
+        return held
 
     async def _put_back(self, tasks: list[PutBack], now: int) -> None:
         """Put tasks back; those that the store could not take are tried again, until their leases end."""

@@ -28,13 +28,13 @@ class FairShare:
     def total_in_use(self) -> int:
         return self.slots - self.free
 
-    def acquire(self, topic: str) -> None:
-        self.in_use_by_topic[topic] += 1
-        self.free -= 1
+    def acquire(self, topic: str, count: int = 1) -> None:
+        self.in_use_by_topic[topic] += count
+        self.free -= count
 
-    def release(self, topic: str) -> None:
-        self.in_use_by_topic[topic] -= 1
-        self.free += 1
+    def release(self, topic: str, count: int = 1) -> None:
+        self.in_use_by_topic[topic] -= count
+        self.free += count
         if not self.in_use_by_topic[topic]:
             del self.in_use_by_topic[topic]
 

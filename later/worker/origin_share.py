@@ -60,12 +60,14 @@ end calls promptly. Each of the first three groups shares like one origin; other
 class _OriginSlots:
     """The slots that an origin holds in a topic, and the line of its tasks that were put back. Times are in ms."""
 
-    __slots__ = ("changed_at", "first_group", "in_use", "line_end", "prompt_until", "stalls_at", "was_prompt")
+    __slots__ = ("calls", "changed_at", "first_group", "in_use", "line_end", "prompt_until", "stalls_at", "was_prompt")
 
     def __init__(self, first_group: int, now: int) -> None:
         self.first_group = first_group
         """Its group until a call ends, or should have."""
         self.in_use = 0
+        self.calls = 0
+        """How many of its slots have a call under way; the others have one to settle."""
         self.was_prompt: bool | None = None
         """True if the call that ended last ended promptly; None if none has ended."""
         self.prompt_until = now
@@ -80,27 +82,33 @@ class _OriginSlots:
         return not self.in_use and self.line_end + FORGET_MS <= now
 
     def stalls(self, now: int) -> bool:
-        return self.was_prompt is False or (self.in_use > 0 and now >= self.stalls_at)
+        return self.was_prompt is False or (self.calls > 0 and now >= self.stalls_at)
 
     def group(self, now: int) -> int:
-        if self.was_prompt is False or (self.in_use and now >= self.prompt_until):
+        if self.was_prompt is False or (self.calls and now >= self.prompt_until):
             return _SLOW
         return self.first_group if self.was_prompt is None else _PROMPT
 
-    def begin(self, now: int) -> None:
-        if not self.in_use:
+    def begin(self, count: int, now: int) -> None:
+        if not self.calls:
             self.prompt_until = max(self.prompt_until, now + NEW_MS)
             self.stalls_at = max(self.stalls_at, now + STALL_MS)
-        self.in_use += 1
+        self.in_use += count
+        self.calls += count
         self.changed_at = now
 
-    def end(self, took_ms: int, now: int) -> None:
-        self.in_use -= 1
+    def end_call(self, took_ms: int, now: int) -> None:
+        self.calls -= 1
         self.changed_at = now
         self.was_prompt = took_ms < PROMPT_CALL_MS
         if self.was_prompt:
             self.prompt_until = now + PROMPT_CALL_MS
             self.stalls_at = now + STALL_MS + 2 * took_ms
+
+    def release(self, count: int, now: int) -> None:
+        self.in_use -= count
+        self.calls = min(self.calls, self.in_use)  # some deliveries end without an outcome of their call
+        self.changed_at = now
 
 
 class _WellOrigins:
@@ -233,17 +241,24 @@ class OriginShare:
         """
         return Admission(self._of(topic, now), self._planned[topic], now)
 
-    def acquire(self, topic: str, origin: Origin, now: int) -> None:
+    def acquire(self, topic: str, origin: Origin, now: int, count: int = 1) -> None:
+        """Begin calls."""
         known = self._topics.get(topic) or self._of(topic, now)
         slots = known.of(origin, now)
         known.busy[origin] = slots
-        slots.begin(now)
+        slots.begin(count, now)
 
-    def release(self, topic: str, origin: Origin, began_at: int, now: int) -> None:
-        """End a call that began at `began_at` (ms)."""
+    def end_call(self, topic: str, origin: Origin, took_ms: int, now: int) -> None:
+        """End a call, with or without an answer. Its slot is released when its delivery is settled.
+
+        If an origin ended its calls only then, a store or a process that is slow would make it look as if it stalled.
+        """
+        self._topics[topic].origins[origin].end_call(took_ms, now)
+
+    def release(self, topic: str, origin: Origin, now: int, count: int = 1) -> None:
         known = self._topics[topic]
         slots = known.origins[origin]
-        slots.end(max(now - began_at, 0), now)
+        slots.release(count, now)
         if not slots.in_use:
             del known.busy[origin]
             if slots.was_prompt:

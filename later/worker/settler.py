@@ -7,7 +7,7 @@ as much as all the rest of a settle.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Generic, TypeVar
 
 import structlog
@@ -17,7 +17,7 @@ from later.core.retry import SettleTarget
 from later.metrics import Metrics
 from later.store.group_commit import MAX_ITEMS, MAX_ROUND_TRIPS
 from later.store.open import Store
-from later.store.types import Claim, Settlement
+from later.store.types import Settlement
 
 log = structlog.get_logger("later.deliveries")
 
@@ -30,8 +30,9 @@ Delivery = TypeVar("Delivery")
 class Settler(Generic[Delivery]):
     """Settles deliveries, and tries again until the store answers or their leases end.
 
-    `on_end` is called with deliveries whose settle was answered, or whose lease has ended. `report_fault` is called
-    with faults of later's own: then a task waits until its lease ends.
+    `judge` returns the settlements of deliveries whose calls ended at the same time. `on_end` is called with deliveries
+    whose settle was answered, or whose lease has ended. `report_fault` is called with faults of later's own: then a
+    task waits until its lease ends.
     """
 
     def __init__(
@@ -39,22 +40,25 @@ class Settler(Generic[Delivery]):
         *,
         store: Store,
         metrics: Metrics,
+        judge: Callable[[Sequence[Delivery]], Awaitable[list[tuple[Delivery, Settlement]]]],
         on_end: Callable[[Sequence[Delivery]], None],
-        report_fault: Callable[[Claim, Exception], None],
+        report_fault: Callable[[Delivery, Exception], None],
     ) -> None:
         self._store = store
         self._metrics = metrics
+        self._judge = judge
         self._on_end = on_end
         self._report_fault = report_fault
+        self._unjudged: list[Delivery] = []
         self._waiting: list[tuple[Delivery, Settlement]] = []
         self._round_trips = asyncio.Semaphore(MAX_ROUND_TRIPS)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        """Settle a delivery, together with others whose verdicts come in this turn of the event loop."""
-        if not self._waiting:
-            self._start(self._settle_waiting())
-        self._waiting.append((delivery, settlement))
+    def settle(self, delivery: Delivery) -> None:
+        """Judge and settle a delivery, together with others whose calls end in this turn of the event loop."""
+        if not self._unjudged:
+            self._start(self._judge_and_settle())
+        self._unjudged.append(delivery)
 
     async def cancel(self) -> None:
         """End all settles, also those that are to be tried again."""
@@ -67,12 +71,16 @@ class Settler(Generic[Delivery]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _settle_waiting(self) -> None:
+    async def _judge_and_settle(self) -> None:
+        deliveries, self._unjudged = self._unjudged, []
+        try:
+            self._waiting += await self._judge(deliveries)
+        except Exception as error:
+            self._give_up(deliveries, error)
         async with self._round_trips:
-            group, self._waiting = self._waiting[:MAX_ITEMS], self._waiting[MAX_ITEMS:]
-            if self._waiting:
-                self._start(self._settle_waiting())
-            await self._settle_group(group, tries=0)
+            while self._waiting:  # otherwise those that came before have been sent with these
+                group, self._waiting = self._waiting[:MAX_ITEMS], self._waiting[MAX_ITEMS:]
+                await self._settle_group(group, tries=0)
 
     async def _settle_again(self, group: list[tuple[Delivery, Settlement]], tries: int) -> None:
         await asyncio.sleep(RETRY_DELAYS_S[min(tries, len(RETRY_DELAYS_S)) - 1])
@@ -87,9 +95,7 @@ class Settler(Generic[Delivery]):
         except LaterError as error:
             answers = [error] * len(group)
         except Exception as error:
-            for _, settlement in group:
-                self._report_fault(settlement.claim, error)
-            self._on_end([delivery for delivery, _ in group])
+            self._give_up([delivery for delivery, _ in group], error)
             return
         ended: list[Delivery] = []
         again: list[tuple[Delivery, Settlement]] = []
@@ -107,6 +113,12 @@ class Settler(Generic[Delivery]):
         if again:
             self._start(self._settle_again(again, tries + 1))
         self._on_end(ended)
+
+    def _give_up(self, deliveries: Sequence[Delivery], fault: Exception) -> None:
+        """Leave the tasks of these deliveries until their leases end."""
+        for delivery in deliveries:
+            self._report_fault(delivery, fault)
+        self._on_end(deliveries)
 
     def _report(self, settlement: Settlement, settled: bool, is_certain: bool) -> None:
         """Count and log what became of a task. It is not certain that a settle was lost whose first answer was."""

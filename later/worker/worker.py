@@ -76,7 +76,7 @@ class Worker:
             origin_share=self.origin_share,
             held_origins=self.held_origins,
             lease_ms=lease_ms,
-            deliver=self.deliveries.start,
+            start_all=self.deliveries.start_all,
             wake_unack=unack_ticker.wake,
             wake_error=error_ticker.wake,
             metrics=metrics,

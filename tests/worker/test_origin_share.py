@@ -58,7 +58,8 @@ class Slots:
 
     def end(self, origin: Origin, began_at: int, now: int) -> None:
         self.topics.release("order")
-        self.origins.release("order", origin, began_at, now)
+        self.origins.end_call("order", origin, now - began_at, now)
+        self.origins.release("order", origin, now)
 
     def judge(self, *origins: Origin, now: int) -> list[int]:
         """Begin or put back these tasks of one claim; return when those that were put back are due again."""
@@ -190,6 +191,13 @@ class TestClaims:
         worker.judge(*[WELL] * (1 + MIN_PROBE), now=now)
         assert worker.origins.claim_limit("order", worker.open, now) == 0
         assert worker.origins.closed_until("order", worker.open, now) == now + PROBE_EVERY_MS
+
+    def test_an_origin_does_not_stall_while_its_answered_calls_are_settled(self) -> None:
+        worker = Slots(256)
+        worker.fill(WELL)
+        for _ in range(144):
+            worker.origins.end_call("order", WELL, 5, NOW + 5)
+        assert worker.origins.claim_limit("order", worker.open, NOW + 10 * NEW_MS) == MIN_PROBE
 
     def test_tasks_of_an_origin_that_hangs_are_passed_over_at_once(self) -> None:
         worker = Slots(256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,8 @@ from later.core.retry import Outcome
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.origin_holds import MAX_HOLDS
-from later.store.types import ClaimResult, TaskRecord
+from later.store.types import ClaimResult, Settlement, TaskRecord
+from later.worker.origin_share import MIN_PROBE
 from tests.builders import NOW, a_task
 from tests.store.inspection import assert_sound
 from tests.store_fixture import StoreFixture
@@ -154,6 +155,27 @@ async def test_a_task_that_was_put_back_has_no_attempt_and_no_failure(store: Sto
         assert isinstance(record, TaskRecord)
         assert (record.attempts, record.failure, record.due_at) == (0, None, NOW)
     await end(worker, sender)
+
+
+async def test_no_task_of_a_receiver_that_is_well_is_passed_over_because_the_store_settles_slowly(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_due(store, 2000, WELL)
+    worker = ManualWorker(store, OriginSender())
+    settle, may_settle = worker.store.tasks.settle, asyncio.Event()
+
+    async def settle_slowly(settlements: Sequence[Settlement]) -> list[bool | LaterError]:
+        await may_settle.wait()
+        return await settle(settlements)
+
+    monkeypatch.setattr(worker.store.tasks, "settle", settle_slowly)
+    for _ in range(5):
+        await worker.claimer.tick(worker.at)
+        await asyncio.sleep(0.01)
+        worker.at += 200
+    assert put_backs(worker) <= 5 * MIN_PROBE
+    may_settle.set()
+    await worker.deliveries.drain(60)
 
 
 async def test_tasks_that_waited_for_their_origin_were_held_by_it(store: StoreFixture) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from later.core.errors import LaterError, StoreDown
+from later.core.retry import Verdict, judge
 from later.core.task import Task
 from later.store.group_commit import MAX_ROUND_TRIPS
 from later.store.keys import Bucket
@@ -138,6 +140,23 @@ async def test_a_fault_of_ours_in_a_settle_leaves_the_tasks_until_their_leases_e
     await worker.work()
     assert [(await worker.find(task)).state for task in tasks] == [Bucket.UNACK] * 2
     assert (worker.fair_share.total_in_use, metric(worker, "later_delivery_faults_total")) == (0, 2)
+
+
+async def test_a_fault_of_ours_in_a_verdict_leaves_that_task_alone_until_its_lease_ends(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [a_task(content=content) for content in ("well", "odd")]
+    worker = await a_worker_with(store, *tasks)
+
+    def crash(task: Task, *rest: Any) -> Verdict:
+        if task.content == "odd":
+            raise KeyError("a bug")
+        return judge(task, *rest)
+
+    monkeypatch.setattr("later.worker.deliveries.judge", crash)
+    await worker.work()
+    assert [await worker.is_gone(task) for task in tasks] == [True, False]
+    assert (worker.fair_share.total_in_use, metric(worker, "later_delivery_faults_total")) == (0, 1)
 
 
 async def test_few_round_trips_are_under_way_at_a_time_and_the_next_takes_all_that_wait(
