@@ -89,10 +89,11 @@ class OwnClient:
                 return await connection.exchange(head, body, deadline, decided_by_status=decided_by_status)
             except ConnectionLost:
                 pass  # receivers close idle connections when they like: the task did not fail
+        has_session = self._tls.has_session(origin.host.removesuffix("."))
         connection = await self._connect(origin, deadline)
         reply = await connection.exchange(head, body, deadline, decided_by_status=decided_by_status)
         if (tls := connection.tls_object()) is not None:
-            self._tls.remember(tls)
+            self._tls.remember(tls, was_offered=has_session)
         return reply
 
     async def _connect(self, origin: Origin, deadline: float) -> Connection:

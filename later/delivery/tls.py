@@ -36,21 +36,31 @@ class TlsClient:
     def __init__(self, contexts: TlsContexts) -> None:
         self._contexts = contexts
         self.sessions: OrderedDict[str, ssl.SSLSession] = OrderedDict()
-        """The last session with each host, the oldest first. A certificate was verified for this name at its
-        beginning."""
+        """The session of the last full handshake with each host, the one that was used longest ago first. A certificate
+        was verified for this name at its beginning."""
+
+    def has_session(self, host: str) -> bool:
+        return host in self.sessions
 
     def wrap(self, host: str, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
         """Return the TLS object of a new connection to `host`."""
         session = self.sessions.get(host)
         return self._contexts.for_host(host).wrap_bio(incoming, outgoing, server_hostname=host, session=session)
 
-    def remember(self, tls: ssl.SSLObject) -> None:
-        """Keep the session of a connection for the next one to its host.
+    def remember(self, tls: ssl.SSLObject, *, was_offered: bool) -> None:
+        """Keep the session of a connection for the next ones to its host. `was_offered` is True if it had one to offer.
+
+        Only a session is read that is needed: Python copies it, with its certificate, which takes as long as a
+        handshake. So all connections offer that of the last full handshake, until the host does not resume it.
 
         TLS 1.3 has no session before the first answer: the server sends it after the handshake.
         """
-        host, session = tls.server_hostname, tls.session
-        if host is None or session is None:
+        host = tls.server_hostname
+        if host is None:
+            return
+        is_needed = not tls.session_reused and (was_offered or host not in self.sessions)
+        session = tls.session if is_needed else self.sessions.get(host)
+        if session is None:
             return
         self.sessions[host] = session
         self.sessions.move_to_end(host)

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,17 +184,45 @@ async def test_a_new_connection_resumes_the_session_of_the_last_one(version: ssl
     assert resumed == [False, True, True]
 
 
-def test_the_sessions_of_a_thousand_hosts_are_kept_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Session:
-        def __init__(self, host: str) -> None:
-            self.server_hostname = host
-            self.session = object()
+class FakeTls:
+    """As much of a TLS object as is read. `reads` counts reads of its session, each of which copies it."""
 
+    reads = 0
+
+    def __init__(self, host: str, *, session_reused: bool = False) -> None:
+        self.server_hostname = host
+        self.session_reused = session_reused
+
+    @property
+    def session(self) -> object:
+        FakeTls.reads += 1
+        return object()
+
+
+def a_tls_client() -> Any:
+    """Return a client that takes `FakeTls`."""
+    return tls.TlsClient(tls.TlsContexts(tls.build_tls_context()))
+
+
+def test_the_sessions_of_a_thousand_hosts_are_kept_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls, "MAX_SESSIONS", 2)
-    client = tls.TlsClient(tls.TlsContexts(tls.build_tls_context()))
+    client = a_tls_client()
     for host in ("a", "b", "a", "c"):
-        client.remember(Session(host))  # type: ignore[arg-type]  # as much of a TLS object as it reads
+        client.remember(FakeTls(host), was_offered=client.has_session(host))
     assert list(client.sessions) == ["a", "c"]
+
+
+def test_a_session_is_read_once_for_all_the_connections_that_resume_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTls, "reads", 0)
+    client = a_tls_client()
+    for _ in range(100):  # they began together, when no session was known
+        client.remember(FakeTls("a"), was_offered=False)
+    first = client.sessions["a"]
+    for _ in range(100):
+        client.remember(FakeTls("a", session_reused=True), was_offered=True)
+    assert (FakeTls.reads, client.sessions["a"]) == (1, first)
+    client.remember(FakeTls("a"), was_offered=True)  # the receiver resumes it no more
+    assert (FakeTls.reads, client.sessions["a"] is first) == (2, False)
 
 
 def contexts(**files: ReceiverTls) -> TlsContexts:
