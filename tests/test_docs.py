@@ -39,7 +39,7 @@ from later.cli.groups import load_command
 from later.cli.program import later
 from later.cli.root_key import ROOT_KEY_VARIABLE
 from later.client.key_source import KEY
-from later.config import OPTIONS
+from later.config import OPTIONS, load
 from later.core.explain import TopicFacts, explain_topic
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, Sign, format_policy
 from later.core.reply import Reply, parse_reply
@@ -61,6 +61,7 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 METRICS = (ROOT / "docs" / "metrics.md").read_text()
 LOG = (ROOT / "docs" / "log.md").read_text()
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 ANSWERS = (ROOT / "docs" / "answers.md").read_text()
 OF_RECEIVERS = "LATER_SIGNING_SECRETS"
 """The variable by which a receiver gets its secrets."""
@@ -243,11 +244,8 @@ def test_a_command_line_has_only_options_of_its_command(document: Path) -> None:
 @every_document
 def test_every_named_environment_variable_exists(document: Path) -> None:
     assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {
-        PASSWORD,
-        PASSWORD_FILE,
-        KEY,
-        ROOT_KEY_VARIABLE,
-        OF_RECEIVERS,
+        *(PASSWORD, PASSWORD_FILE, ROOT_KEY_VARIABLE, KEY, OF_RECEIVERS),
+        "LATER_CONFIG",
     } | {option.variable for option in OPTIONS}
 
 
@@ -305,6 +303,20 @@ def test_python_examples_import_names_that_exist(document: Path) -> None:
             if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("later."):
                 module = importlib.import_module(node.module)
                 assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+
+
+def test_every_option_is_in_the_configuration_page_with_its_default() -> None:
+    rows = re.findall(r"^\| `--([a-z-]+)` \| (.*?) \| ", CONFIGURATION, re.MULTILINE)
+    assert sorted(rows) == sorted((option.name, option.shown_default or option.default) for option in OPTIONS)
+
+
+def test_the_example_of_a_configuration_file_is_one(tmp_path: Path) -> None:
+    (example,) = code_blocks("toml", CONFIGURATION)
+    file = tmp_path / "later.toml"
+    file.write_text(example)
+    for command, receivers in (("serve", []), ("worker", ["*.bank.example"])):
+        config = load(command, {"config": str(file)}, {})
+        assert (config.guard, config.policy.sign, [*config.receivers]) == ("on", "origin", receivers)
 
 
 def test_every_variable_of_the_deployment_is_an_options() -> None:
