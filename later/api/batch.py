@@ -23,7 +23,7 @@ from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.problem_types import NO_SUCH_JOB
 from later.api.problems import ErrorBody, error_body, problem_response
-from later.api.requests import body_too_large, parse_id, parse_switch, path_parameter, read_body
+from later.api.requests import body_too_large, parse_id, parse_switch, read_body
 from later.api.response_schemas import (
     BatchCreateResponse,
     BatchDeleteResponse,
@@ -187,7 +187,7 @@ class BatchHandlers:
 
     async def show_job(self, request: web.Request) -> web.StreamResponse:
         """`GET /jobs/{id}`. With `run`, answer the counts of that run alone."""
-        job = request[CALLER].job_name(path_parameter(request, "id"))
+        job = request[CALLER].job_name(request.match_info["id"])
         run = check_id(request.query["run"], "run") if "run" in request.query else None
         try:
             counts = await self._store.bulk_jobs.counts(job, run)

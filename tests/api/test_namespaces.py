@@ -15,7 +15,6 @@ from later.store.types import ClaimRequest, Settlement
 from tests.api.api_fixture import MINIMAL, ApiFixture, bad_request, create_bodies, item_error, ok, serve_api
 from tests.api.callers import NamedCallers, Tenant
 from tests.builders import NOW
-from tests.store.test_cost import Counts
 
 UUID = "0190163d-8694-739b-aea5-966c26f8ad90"
 OTHER_UUID = "5f0c6b1e-7d3a-4f6b-9a1d-2c3b4a5d6e7f"
@@ -336,7 +335,7 @@ PULSAR = "/admin/v2"
 PULSAR_METHODS = ["GET", "POST", "DELETE"]
 
 
-async def sent(api: ApiFixture, caller: Tenant, path: str, fields: object) -> tuple[bytes, Counts]:
+async def sent(api: ApiFixture, caller: Tenant, path: str, fields: object) -> tuple[bytes, dict[str, int]]:
     """Send a request, and return the whole answer and how often the store ran each command for it."""
     await api.redis.config_resetstat()
     answer = await caller.send(path, fields)
