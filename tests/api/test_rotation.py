@@ -8,7 +8,8 @@ from later.core.audit_event import AuditAction
 from later.core.clock import rfc3339
 from later.core.policy import Sign
 from later.core.signing import Master, SecretScope, derive_secret
-from tests.api.api_fixture import ApiFixture, bad_request
+from tests.api.api_fixture import ApiFixture, bad_request, serve_api
+from tests.api.callers import NamedCallers, Tenant
 from tests.builders import NOW
 
 MASTER = Master(bytes(range(32)))
@@ -102,3 +103,16 @@ async def test_a_rotation_is_recorded_without_its_secret(signing_api: ApiFixture
     )
     assert (entry.fields["generation"], entry.fields["overlap"], entry.fields["outcome"]) == (2, 1.5, "done")
     assert "whsec_" not in str(entry)
+
+
+async def test_a_bound_key_rotates_the_secrets_of_its_namespace_and_of_no_other() -> None:
+    async with serve_api(authorization=NamedCallers()) as api:
+        api.store.signing.use_masters([MASTER])
+        shop = Tenant(api, "shop")
+        for path in ("/namespaces/shop/signing", "/topics/shop%2Forder/signing"):
+            assert (await shop.get(path))[0] == 200
+            assert (await shop.post(f"{path}/rotate", {}))[0] == 200
+        for path in ("/namespaces/team/signing", "/topics/team%2Forder/signing", "/topics/order/signing"):
+            for status, problem in (await shop.get(path), await shop.post(f"{path}/rotate", {})):
+                assert (status, problem["type"]) == (403, "/problems/not-allowed")
+        assert (await api.store.signing.read()).rotated.keys() == {SHOP, SecretScope(Sign.TOPIC, "shop/order")}
