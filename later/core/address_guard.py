@@ -8,6 +8,7 @@ means: there is no second lookup that could give another address.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import lru_cache, partial
 from ipaddress import ip_network
 from typing import NamedTuple
 
@@ -26,6 +27,10 @@ REFUSAL_CAUSES = (*AddressKind, OWN, DENIED, NOT_HTTPS, PROXY)
 --guard-deny, `http` with --https-only, and `proxy` if the proxy refused it."""
 
 ALLOW_OPTION = "--guard-allow"
+
+
+MAX_JUDGED = 4096
+"""Judgements that are remembered. The rules do not change."""
 
 
 class Refusal(NamedTuple):
@@ -160,8 +165,8 @@ class AddressGuard:
     ) -> None:
         self.is_on = is_on
         self._is_own = is_own
-        self._allowed = AddressRules.of(allow)
-        self._denied = AddressRules.of(deny)
+        rules = partial(_judge_by_rules, AddressRules.of(allow), AddressRules.of(deny))
+        self._judge_by_rules = lru_cache(maxsize=MAX_JUDGED)(rules)
         self._https_only = https_only
         self._has_proxy = has_proxy
 
@@ -179,9 +184,7 @@ class AddressGuard:
         """Return why no socket may be connected to `address` for a call to `host` (as `Origin` has it), or None."""
         if not self.is_on or self._has_proxy:
             return None
-        parsed = parse_host_address(address.partition("%")[0])  # without the zone of a link-local address
-        assert parsed is not None
-        return self._judge(host, parsed)
+        return self._judge(host, address)
 
     def judge_url(self, origin: Origin) -> Refusal | None:
         """Return why a callback may not be called, as far as that can be said without a lookup; otherwise None.
@@ -190,16 +193,26 @@ class AddressGuard:
         """
         if self._https_only and origin.scheme != "https":
             return Refusal(NOT_HTTPS)
-        address = parse_host_address(origin.host) if self.is_on else None
-        return None if address is None else self._judge(origin.host, address)
+        is_address = self.is_on and parse_host_address(origin.host) is not None
+        return self._judge(origin.host, origin.host) if is_address else None
 
-    def _judge(self, host: str, address: IPAddress) -> Refusal | None:
-        address = unwrap(address)
-        if self._denied.have_address(address):
-            return Refusal(DENIED, str(address))
-        if self._allowed.have_address(address) or self._allowed.have_name(host):
-            return None
-        kind = classify_address(address)
-        if kind is not None:
-            return Refusal(kind.value, str(address))
-        return Refusal(OWN, str(address)) if self._is_own(address) else None
+    def _judge(self, host: str, address: str) -> Refusal | None:
+        refusal, unknown = self._judge_by_rules(host, address)
+        if unknown is not None and self._is_own(unknown):
+            return Refusal(OWN, str(unknown))
+        return refusal
+
+
+def _judge_by_rules(
+    allowed: AddressRules, denied: AddressRules, host: str, text: str
+) -> tuple[Refusal | None, IPAddress | None]:
+    """Return why an address is refused, or None; and the address if neither an option nor the table knows it."""
+    address = parse_host_address(text.partition("%")[0])  # without the zone of a link-local address
+    assert address is not None
+    address = unwrap(address)
+    if denied.have_address(address):
+        return Refusal(DENIED, str(address)), None
+    if allowed.have_address(address) or allowed.have_name(host):
+        return None, None
+    kind = classify_address(address)
+    return (None, address) if kind is None else (Refusal(kind.value, str(address)), None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import structlog
 
 from later.config import Config
 from later.core.address_guard import AddressGuard
-from later.delivery.own_address import is_own_address
+from later.delivery.own_address import OwnAddresses
 
 log = structlog.get_logger("later.daemon")
 
@@ -16,7 +17,7 @@ log = structlog.get_logger("later.daemon")
 def build_guard(config: Config) -> AddressGuard:
     """Return the guard that the options say; it is on."""
     return AddressGuard(
-        is_own=is_own_address,
+        is_own=OwnAddresses(time.monotonic).have,
         allow=config.guard_allow,
         deny=config.guard_deny,
         https_only=config.https_only,

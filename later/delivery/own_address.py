@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 import socket
+from collections import OrderedDict
+from collections.abc import Callable
 
 from later.core.address_table import IPAddress
 
+KNOWN_FOR_S = 10.0
+"""How long the kernel's answer is used again, as long as that of a name server: it takes several system calls."""
+MAX_KNOWN = 4096
 ANY_PORT = 9
+
+
+class OwnAddresses:
+    """Tells whether an address is one of this machine's. `monotonic` is a clock in s."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._known: OrderedDict[IPAddress, tuple[bool, float]] = OrderedDict()
+        """Answers, with the time (s) until which each is used; the oldest first."""
+
+    def have(self, address: IPAddress) -> bool:
+        """Return True if `address` is one of this machine's."""
+        now = self._monotonic()
+        is_own, known_until = self._known.get(address, (False, 0.0))
+        if now < known_until:
+            return is_own
+        is_own = is_own_address(address)
+        self._known[address] = is_own, now + KNOWN_FOR_S
+        self._known.move_to_end(address)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        return is_own
 
 
 def is_own_address(address: IPAddress) -> bool:

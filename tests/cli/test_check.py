@@ -27,7 +27,7 @@ def name_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in FOUND[host]]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr("later.daemon.guard.is_own_address", lambda address: str(address) == "8.8.4.4")
+    monkeypatch.setattr("later.delivery.own_address.is_own_address", lambda address: str(address) == "8.8.4.4")
     monkeypatch.chdir(tmp_path)
 
 

@@ -14,9 +14,10 @@ import pytest
 import structlog
 
 from later.core.address_guard import AddressGuard
+from later.core.address_table import IPAddress
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery import resolver
-from later.delivery.own_address import is_own_address
+from later.delivery.own_address import OwnAddresses, is_own_address
 from later.delivery.proxy import Proxy
 from tests.builders import NO_GUARD, NOW, a_task
 from tests.delivery.forward_proxy import ForwardProxy
@@ -176,6 +177,21 @@ async def test_this_machines_own_address_is_refused(monkeypatch: pytest.MonkeyPa
         assert await listeners.call(sender, "[::1]") == refused("own")
     assert listeners.connections == {}
     assert not is_own_address(ip_address("192.0.2.77"))
+
+
+def test_the_kernel_is_asked_for_an_own_address_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(address: IPAddress) -> bool:
+        asked.append(str(address))
+        return str(address) == "8.8.8.8"
+
+    monkeypatch.setattr("later.delivery.own_address.is_own_address", ask)
+    now = 0.0
+    own = OwnAddresses(lambda: now)
+    for now in (5.0, 14.9, 15.0):  # noqa: B007 - the clock reads it
+        assert (own.have(ip_address("8.8.8.8")), own.have(ip_address("1.1.1.1"))) == (True, False)
+    assert asked == ["8.8.8.8", "1.1.1.1"] * 2
 
 
 async def test_a_name_that_moves_after_its_kept_connection_was_closed_is_judged_again(names: NameServers) -> None:
