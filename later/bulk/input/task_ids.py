@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from secrets import token_hex
 
+from later.core.caller import RESERVED_ID_STARTS
 from later.core.errors import Refused
 
 HASH_BYTES = 15
@@ -31,6 +32,8 @@ def check_job(text: str) -> str:
     """
     if not _JOB.fullmatch(text):
         raise Refused(f"expected 1 to {MAX_JOB_CHARS} characters of A-Za-z0-9._~:-", "job")
+    if text.startswith(RESERVED_ID_STARTS):
+        raise Refused(f"expected one that does not begin with {' or '.join(RESERVED_ID_STARTS)}", "job")
     return text
 
 
