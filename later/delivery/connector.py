@@ -111,6 +111,7 @@ class Connector:
             return await self._connect(origin)
         stream: TcpStream | TlsStream
         connected: socket.socket | TlsTransport
+        has_session = self._tls.has_session(self._proxy.origin.host.removesuffix("."))
         try:
             connected = plain = await self._connect(self._proxy.origin)
             stream = TcpStream(plain)
@@ -126,7 +127,7 @@ class Connector:
                 connected.close()
                 raise
             if isinstance(connected, TlsTransport):
-                self._tls.remember(connected.get_extra_info("ssl_object"))
+                self._tls.remember(connected.get_extra_info("ssl_object"), was_offered=has_session)
         return connected
 
     async def start(
