@@ -44,6 +44,11 @@ class TestIds:
         with pytest.raises(Refused, match=f"expected 1 to {MAX_JOB_CHARS} characters"):
             check_job(job)
 
+    def test_a_job_whose_ids_would_be_reserved_is_refused(self) -> None:
+        for job in ("s:a", "ev:a"):
+            with pytest.raises(Refused, match="expected one that does not begin with s: or ev:"):
+                check_job(job)
+
 
 class TestKeys:
     @each_case("kind", [pa.string(), pa.large_string(), pa.string_view()])
