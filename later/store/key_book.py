@@ -53,7 +53,8 @@ class KeyBook:
         self.latest = KeySet()
         """The keys as they were read last."""
         self._version: int | None = None
-        self._read_at = -FRESH_S
+        self.read_at = -FRESH_S
+        """When the keys were read last, by `monotonic`."""
         self._store_time = 0
         """The store's time (ms) at the last read."""
         self._shared_read = SharedRead(self._read)
@@ -68,7 +69,7 @@ class KeyBook:
 
     async def current(self) -> KeySet:
         """Return keys read within `FRESH_S`. Raises StoreDown if they must be read, and cannot be."""
-        if self._monotonic() - self._read_at >= FRESH_S:
+        if self._monotonic() - self.read_at >= FRESH_S:
             await self._shared_read.share()
         return self.latest
 
@@ -79,7 +80,7 @@ class KeyBook:
 
     def now(self) -> int:
         """Return the store's time (ms) by the last read, which is precise enough for the end of a key."""
-        return self._store_time + int((self._monotonic() - self._read_at) * 1000)
+        return self._store_time + int((self._monotonic() - self.read_at) * 1000)
 
     async def change(self, decide: Callable[[KeySet, int], Mapping[str, ApiKey | None]]) -> None:
         """Write the keys that `decide` returns, by their ids, and remove those that are None.
@@ -131,7 +132,7 @@ class KeyBook:
             keys = [_parse_record(id.decode(), record) for id, record in pairs(records)]
             has_had_keys = version > 0 or self.latest.has_had_keys  # a store that has lost its data opens no door
             self.latest = KeySet([key for key in keys if key is not None], has_had_keys=has_had_keys)
-        self._version, self._store_time, self._read_at = version, store_time, asked_at
+        self._version, self._store_time, self.read_at = version, store_time, asked_at
 
 
 def _as_stored(key: ApiKey) -> StoredKey:

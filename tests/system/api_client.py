@@ -32,16 +32,25 @@ def get(url: str, path: str, timeout_s: float = 30) -> Answer:
     return _exchange(url, "GET", path, None, timeout_s)
 
 
-def call(url: str, method: str, path: str, body: object = None, timeout_s: float = 30) -> Answer:
+def call(
+    url: str,
+    method: str,
+    path: str,
+    body: object = None,
+    timeout_s: float = 30,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
     """Call with any method. Raises OSError or HTTPException if nobody answers."""
-    return _exchange(url, method, path, None if body is None else json.dumps(body).encode(), timeout_s)
+    return _exchange(url, method, path, None if body is None else json.dumps(body).encode(), timeout_s, headers)
 
 
-def _exchange(url: str, method: str, path: str, body: bytes | None, timeout_s: float) -> Answer:
+def _exchange(
+    url: str, method: str, path: str, body: bytes | None, timeout_s: float, headers: Mapping[str, str] | None = None
+) -> Answer:
     started = time.monotonic()
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=timeout_s)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, headers or {})
         response = connection.getresponse()
         content = response.read()
     finally:
