@@ -54,13 +54,16 @@ class BulkJobs:
     ) -> None:
         """Count a batch again without its failed items, because they are sent again, alone or with the whole batch.
 
+        Tasks that the store has refused count as refused.
+
         `answers` has an entry for each item: a LaterError if it was refused, or has failed in the store, or a result.
         """
-        failed = [i for i, a in enumerate(answers) if isinstance(a, LaterError) and isinstance(tasks[i], Task)]
-        valid = len(answers) - batch.refused - len(failed)
-        if failed:
-            rest = batch_digest([items[i] for i in failed], [tasks[i] for i in failed])
-            await self.count_batch(batch, valid, rest if valid else b"")
+        failed = [i for i, a in enumerate(answers) if isinstance(a, LaterError) and not isinstance(a, Refused)]
+        refused = sum(isinstance(answer, Refused) for answer in answers)
+        valid = len(answers) - refused - len(failed)
+        if failed or refused > batch.refused:
+            rest = batch_digest([items[i] for i in failed], [tasks[i] for i in failed]) if failed and valid else b""
+            await self.count_batch(batch._replace(refused=refused), valid, rest)
 
     async def counts(self, job: str, run: str | None = None) -> JobCounts:
         """Return the counts of a job, or of one run of it.

@@ -314,6 +314,12 @@ class TestJobs:
             assert (status, answer["status"]) == (404, 404)
         assert answer == {**expected, "detail": 'nothing is counted under the job "other/theirs"'}
 
+    async def test_a_job_counts_the_uuids_of_another_namespace_as_refused(self, team: Tenant, other: Tenant) -> None:
+        await other.post("/create", body("other/x", UUID))
+        for _ in range(2):
+            await team.call("POST", "/create/batch?job=j", [body("team/x", UUID), body("team/x", "a"), {}])
+            assert await team.get("/jobs/j") == ok(job="team/j", created=1, existing=0, refused=2)
+
     async def test_a_namespaces_job_is_no_run_of_a_job(self, team: Tenant, operator: Tenant) -> None:
         await operator.call("POST", "/create/batch?job=team&run=a", create_bodies("1", "2"))
         await team.call("POST", "/create/batch?job=a", [body("team/x", "1")])
