@@ -11,6 +11,7 @@ from later.core.errors import MissingMaster
 from later.core.policy import Policy
 from later.core.reply import parse_reply
 from later.core.retry import Outcome, OutcomeKind
+from later.core.signing import format_signatures
 from later.core.task import Task
 from later.delivery.http_client import (
     AddressRefused,
@@ -23,7 +24,7 @@ from later.delivery.http_client import (
 from later.delivery.proxy import check_answer
 from later.delivery.refusals import RefusalReport
 from later.delivery.request import RequestBuilder, encode_body
-from later.delivery.signer import Signer, sign_body
+from later.delivery.signer import MAX_INLINE_BYTES, Signer, sign_in_thread
 
 BAD_URL = "this URL cannot be called"
 
@@ -69,7 +70,10 @@ class Sender:
         try:
             body = encode_body(task)
             contexts = self._signer.contexts(task, policy.sign, now)
-            signature = await sign_body(contexts, task.id, now // 1000, body) if contexts else ""
+            if contexts and len(body) > MAX_INLINE_BYTES:
+                signature = await sign_in_thread(contexts, task.id, now // 1000, body)
+            else:
+                signature = format_signatures(contexts, task.id, now // 1000, body) if contexts else ""
             request = self._requests.build(task, attempt, failures, now, policy.timeout_ms, body, signature)
         except MissingMaster as error:
             raise LocalFault(str(error)) from None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 from later.core.origin import Origin
 from later.core.policy import Sign
-from later.core.signing import KeyRing, format_signatures, prepare_context, secret_scope
+from later.core.signing import KeyRing, SigningContext, format_signatures, secret_scope
 from later.core.task import Task
 from later.delivery.http_client import LocalFault
 
@@ -23,7 +22,7 @@ MAX_INLINE_BYTES = 65_536
 class _Prepared(NamedTuple):
     """The contexts of the secrets that sign until a time (ms), the newest first."""
 
-    contexts: list[hmac.HMAC]
+    contexts: list[SigningContext]
     until: float
 
 
@@ -35,7 +34,7 @@ class Signer:
         self._ring = KeyRing()
         self._prepared: dict[tuple[Sign, str, Origin | None], _Prepared] = {}
 
-    def contexts(self, task: Task, sign: Sign, now: int) -> list[hmac.HMAC]:
+    def contexts(self, task: Task, sign: Sign, now: int) -> list[SigningContext]:
         """Return what signs a delivery at `now` (ms), the newest secret first; nothing if it is not signed.
 
         Raises:
@@ -56,7 +55,7 @@ class Signer:
 
     def _prepare(self, key: tuple[Sign, str, Origin | None], now: int) -> _Prepared:
         scope = secret_scope(*key)
-        contexts = [prepare_context(secret) for secret in self._ring.secrets(scope, now)]
+        contexts = [SigningContext(secret) for secret in self._ring.secrets(scope, now)]
         ends = [generation.until for generation in self._ring.generations(scope) if generation.is_live(now)]
         prepared = _Prepared(contexts, min((end for end in ends if end is not None), default=math.inf))
         self._prepared.pop(key, None)
@@ -66,14 +65,12 @@ class Signer:
         return prepared
 
 
-async def sign_body(contexts: list[hmac.HMAC], task_id: str, timestamp: int, body: bytes) -> str:
-    """Return the value of `webhook-signature` for a body of any length; empty without contexts.
+async def sign_in_thread(contexts: list[SigningContext], task_id: str, timestamp: int, body: bytes) -> str:
+    """Return the value of `webhook-signature` for a long body.
 
     Raises:
-        LocalFault: there is no thread for a long body.
+        LocalFault: there is no thread for it.
     """
-    if not contexts or len(body) <= MAX_INLINE_BYTES:
-        return format_signatures(contexts, task_id, timestamp, body)
     try:
         return await asyncio.to_thread(format_signatures, contexts, task_id, timestamp, body)
     except RuntimeError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import threading
 from collections.abc import Sequence
 
@@ -12,7 +11,16 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from later.core.origin import Origin
 from later.core.policy import Sign
 from later.core.retry import OutcomeKind
-from later.core.signing import KeyRing, Master, Secret, SecretScope, derive_secret, format_signatures, secret_scope
+from later.core.signing import (
+    KeyRing,
+    Master,
+    Secret,
+    SecretScope,
+    SigningContext,
+    derive_secret,
+    format_signatures,
+    secret_scope,
+)
 from later.core.task import Task
 from later.delivery.http_client import LocalFault
 from later.delivery.signer import MAX_INLINE_BYTES, MAX_PREPARED, Signer
@@ -144,11 +152,12 @@ async def test_a_delivery_whose_secret_cannot_be_derived_is_not_made() -> None:
 async def test_a_long_body_is_signed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     keys, recorder, threads = Keys(), Recorder(), list[bool]()
 
-    def record(contexts: Sequence[hmac.HMAC], task_id: str, timestamp: int, body: bytes) -> str:
+    def record(contexts: Sequence[SigningContext], task_id: str, timestamp: int, body: bytes) -> str:
         threads.append(threading.current_thread() is threading.main_thread())
         return format_signatures(contexts, task_id, timestamp, body)
 
     monkeypatch.setattr("later.delivery.signer.format_signatures", record)
+    monkeypatch.setattr("later.delivery.sender.format_signatures", record)
     async with Receiver(recorder).listen() as receiver, a_sender(key_ring=keys) as sender:
         for content in ("x", "x" * MAX_INLINE_BYTES):
             await send(sender, a_task(callback=receiver.url, content=content))
