@@ -27,6 +27,10 @@ class AuditAction(StrEnum):
     DEAD_REDRIVEN = "dead tasks redriven"
 
 
+KEY_ACTIONS = frozenset({AuditAction.KEY_MADE, AuditAction.KEY_REVOKED, AuditAction.KEY_ROTATED, AuditAction.KEY_ENDED})
+"""Actions whose events have the id of a key among their details."""
+
+
 class AuditOutcome(StrEnum):
     """How an action ended. It is unknown if the store's answer was lost."""
 

@@ -26,6 +26,7 @@ from later.api.server_connections import ServerConnections, connection_limit
 from later.config import API_COMMANDS, WORKER_COMMANDS, Config
 from later.core.address_guard import AddressGuard
 from later.core.admission_limits import AdmissionLimits
+from later.core.audit_event import AuditAction, AuditEvent
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.core.policy import Sign
@@ -336,9 +337,15 @@ class Service:
         return TickResult(0, None)
 
     async def read_keys(self, now: int) -> TickResult:
-        """Read the keys, and write when they were used."""
-        await self._store.key_book.read()
-        await self._store.key_book.write_uses()
+        """Read the keys, write when they were used, and record which have ended."""
+        book = self._store.key_book
+        await book.read()
+        await book.write_uses()
+        if self._command in API_COMMANDS:
+            for key in await book.note_ended():
+                about = {"id": key.id, "name": key.name}
+                event = AuditEvent(action=AuditAction.KEY_ENDED, key=None, namespace=key.namespace, details=about)
+                self._store.audit_trail.record(event)
         return TickResult(0, None)
 
     async def send_heartbeat(self, now: int) -> TickResult:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from later.core.audit_event import AUDIT_LOGGER, AuditEvent
+from later.core.audit_event import AUDIT_LOGGER, KEY_ACTIONS, AuditEvent
 from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.store.client import Client
@@ -110,7 +110,9 @@ class AuditTrail:
             log.warning("audit events not stored", events=len(self._waiting) + self._dropped, reason=str(error))
 
     async def read(self, since: int = 0, key: str | None = None) -> AsyncIterator[AuditEntry]:
-        """Yield the events since a time (ms of the store's clock), oldest first; with `key`, only those of that key.
+        """Yield the events since a time (ms of the store's clock), oldest first.
+
+        With `key`, only those by that key, and those about it.
 
         Raises:
             StoreDown: the store cannot be reached.
@@ -124,7 +126,7 @@ class AuditTrail:
                 at = fields.pop("at", None)
                 stored_at = int(entry_id.partition(b"-")[0])
                 entry = AuditEntry(stored_at if at is None else at, fields)
-                if entry.at >= since and key in (None, fields.get("key")):
+                if entry.at >= since and (key is None or _concerns(fields, key)):
                     yield entry
             if len(page) < PAGE_SIZE:
                 return
@@ -134,3 +136,8 @@ class AuditTrail:
         while len(self._waiting) > MAX_WAITING:
             self._waiting.popleft()
             self._dropped += 1
+
+
+def _concerns(fields: dict[str, Any], key: str) -> bool:
+    """Return True for an event by a key, or about it: its beginning, its end."""
+    return key == fields.get("key") or (fields["event"] in KEY_ACTIONS and key == fields.get("id"))

@@ -17,7 +17,7 @@ from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs
 from later.store.keys import Keys
-from later.store.scripts import Argument
+from later.store.scripts import Argument, Command
 from later.store.shared_read import SharedRead
 
 FRESH_S = 1.5
@@ -25,6 +25,8 @@ FRESH_S = 1.5
 MAX_STARTS = 20
 """How often a change starts over because another one was made in the meantime."""
 MINUTE_MS = 60_000
+_ENDED = "ended:"
+"""The beginning of a field beside the uses: of a key whose end was noted."""
 
 
 class StoredKey(msgspec.Struct, frozen=True):
@@ -61,6 +63,8 @@ class KeyBook:
         self.used = set[str]()
         """Ids of keys that were used since `write_uses` was called last."""
         self._minutes_written: dict[str, int] = {}
+        self._ended = set[str]()
+        """Ids of keys whose end some process has noted."""
 
     @property
     def is_read(self) -> bool:
@@ -118,10 +122,19 @@ class KeyBook:
                 **{str(id): minute for id in uses[::2]},
             }
 
+    async def note_ended(self) -> list[ApiKey]:
+        """Return the keys that have ended, each one once: to the process that notes it first. Raises StoreDown."""
+        now = self.now()
+        ended = [key for key in self.latest.keys.values() if key.id not in self._ended and key.has_ended(now)]
+        notes: list[Command] = [("HSETNX", self._keys[1], f"{_ENDED}{key.id}", now) for key in ended]
+        answers = await self._client.execute_all("write_key_uses", notes)
+        self._ended |= {key.id for key in ended}
+        return [key for key, is_first in zip(ended, answers, strict=True) if is_first]
+
     async def last_uses(self) -> dict[str, int]:
         """Return when (ms, to the minute) each key was used last, by its id. Raises StoreDown."""
         answer = await self._client.execute("key_uses", ("HGETALL", self._keys[1]))
-        return {id.decode(): int(at) for id, at in answer.items()}
+        return {id.decode(): int(at) for id, at in answer.items() if not id.startswith(_ENDED.encode())}
 
     async def _read(self) -> None:
         asked_at = self._monotonic()

@@ -16,6 +16,7 @@
 | `{later:auth}:keys`     | hash   | API keys: id → what is kept of the key, as JSON, which is not the key    |
 |                         |        | itself; `version`: when any of them was changed last, in µs              |
 | `{later:auth}:used`     | hash   | id of an API key → when it was used last, to the minute                  |
+|                         |        | `ended:<id>`: when it was noted that the key had ended                   |
 | `{later:auth}:audit`    | stream | the last 10,000 audit events, each as JSON in the field `event`          |
 | `later:origins:<t>`     | zset   | origin that asked for a pause → when its hold ends; 1,000 at most        |
 | `later:flow:<t>`        | hash   | the permits granted of a topic's rate and concurrency, if it has limits  |

@@ -62,6 +62,13 @@ async def test_events_are_read_by_key_and_from_a_time_on(store: StoreFixture) ->
     assert await recorded(store, since=now + 60_000) == []
 
 
+async def test_events_about_a_key_are_found_by_its_id_and_tasks_of_that_id_are_not(store: StoreFixture) -> None:
+    for action in (AuditAction.KEY_MADE, AuditAction.DEAD_REDRIVEN, AuditAction.KEY_ENDED):
+        store.audit_trail.record(AuditEvent(action=action, key="cli:ann", details={"id": "AbCd1234"}))
+    await store.audit_trail.flush()
+    assert [fields["event"] for fields in await recorded(store, key="AbCd1234")] == ["key made", "key ended"]
+
+
 async def test_events_wait_while_the_store_takes_none_and_the_oldest_are_dropped_and_counted(
     store: StoreFixture,
 ) -> None:

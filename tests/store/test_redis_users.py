@@ -27,7 +27,6 @@ STORE = Path(later.__file__).parent / "store"
 DAEMONS = ("later", "later-api", "later-worker")
 CONNECTION = {"ping", "select", "client|setname", "evalsha", "evalsha_ro", "script|load"}
 """What redis-py and the client need, whatever the verb."""
-API_KEYS = b"{later:auth}:keys"
 OPERATOR_ONLY = {"config|get", "scan", "hscan", "xrange"}
 """Commands of `status`, `doctor` and `audit`, which people run."""
 
@@ -100,9 +99,11 @@ def may(server: redis.Redis, user: str, *command: str | bytes) -> bool:
 
 def test_only_the_operator_can_make_a_key_and_only_those_who_need_them_read_keys(server: redis.Redis) -> None:
     keys, users = Keys("later", 16), user_rules().keys() - {"admin"}
-    writers = {user for user in users if may(server, user, "HSET", API_KEYS, "id", "record")}
-    readers = {user for user in users if may(server, user, "HGETALL", API_KEYS)}
+    writers = {user for user in users if may(server, user, "HSET", keys.api_keys, "id", "record")}
+    readers = {user for user in users if may(server, user, "HGETALL", keys.api_keys)}
     assert (writers, readers) == ({"later-operator"}, {*DAEMONS, "later-operator"})
+    notes = {user for user in users if may(server, user, "HSET", keys.key_uses, "id", "0")}
+    assert notes == {*DAEMONS, "later-operator"}
     record = ("XADD", keys.audit_trail, "*", "event", "{}")
     assert {user for user in users if may(server, user, *record)} == {"later", "later-api", "later-operator"}
     assert {user for user in users if may(server, user, "XRANGE", keys.audit_trail, "-", "+")} == {"later-operator"}

@@ -25,7 +25,9 @@ HEADERS = ("time", "event", "key", "peer", "namespace", "outcome")
     )
 )
 @click.option("--since", type=PAST_TIME, help="Only events at this time or later.  [default: all]")
-@click.option("--key", metavar="ID", help="Only events by this key, or by a user of the command line (cli:USER).")
+@click.option(
+    "--key", metavar="ID", help="Only events by or about this key, or by a user of the command line (cli:USER)."
+)
 @json_lines_option
 @config_options("audit")
 def audit(*, since: float | None, key: str | None, as_json: bool, **flags: str | None) -> int:

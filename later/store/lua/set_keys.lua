@@ -12,7 +12,7 @@ local seen = tonumber(ARGV[1])
 if tonumber(redis.call('HGET', keys, 'version') or 0) ~= seen then return -1 end
 for i = 2, #ARGV, 2 do
   redis.call('HDEL', keys, ARGV[i])
-  if ARGV[i + 1] == '' then redis.call('HDEL', used, ARGV[i]) end
+  if ARGV[i + 1] == '' then redis.call('HDEL', used, ARGV[i], 'ended:' .. ARGV[i]) end
 end
 local time = redis.call('TIME')
 redis.call('HSET', keys, 'version', string.format('%.0f', math.max(seen + 1, time[1] * 1000000 + time[2])))
