@@ -64,6 +64,11 @@ class Authorization:
         self._not_logged = 0
 
     @property
+    def reads_keys(self) -> bool:
+        """True if the keys in the store decide on calls."""
+        return self._book is not None
+
+    @property
     def asks_for_keys(self) -> bool:
         """True if calls need a key, as far as the store is known."""
         return self._book is not None and not (self._is_optional and not self._book.latest.has_had_keys)

@@ -108,7 +108,6 @@ class Service:
         self._tickers = [
             build_ticker("clock", self.measure_clock, CLOCK_EVERY_MS),
             build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
-            build_ticker("keys", self.read_keys, KEYS_EVERY_MS),
             build_ticker("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
         ]
         if command in API_COMMANDS:
@@ -137,6 +136,8 @@ class Service:
         self._next_loop_measure: float | None = None
         """When (s, monotonic) the event loop should run `measure_event_loop` next."""
         self._authorization = build_authorization(command, config, self._store, metrics)
+        if self._authorization.reads_keys:
+            self._tickers.append(build_ticker("keys", self.read_keys, KEYS_EVERY_MS))
         app = self._build_app(metrics, why_not_ready, exposition)
         self._certificate = read_server_certificate(config.tls_cert, config.tls_key)
         connections = ServerConnections(
@@ -234,7 +235,7 @@ class Service:
             LaterError: there is no root key, and the store has never had a key.
         """
         address = listen_address(self._command, self._config)
-        if address is None or self._config.auth == "off":
+        if address is None or not self._authorization.reads_keys:
             return
         with suppress(StoreDown):
             await self._store.key_book.read()
