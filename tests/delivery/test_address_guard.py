@@ -251,18 +251,12 @@ async def test_a_redirect_to_a_refused_address_is_not_followed() -> None:
 
 async def test_networks_names_and_zones_are_allowed_and_deny_comes_first(names: NameServers) -> None:
     hosts = ("zone", "shop.zone", "A.Shop.Zone.", "xzone", "shop.evilzone", "zone.example", "127.0.0.1")
-    cases: dict[tuple[str, ...], set[str]] = {
-        ("*.zone",): {"shop.zone", "A.Shop.Zone."},
-        ("zone",): {"zone"},
-        ("zone.example", "*.zone"): {"zone.example", "shop.zone", "A.Shop.Zone."},
-        ("127.0.0.0/8",): {*hosts},
-        ("10.0.0.0/8", "::1/128"): set(),
-    }
-    for allow, allowed in cases.items():
-        async with Listeners().listen("127.0.0.1") as listeners, a_sender(guard=a_guard(allow=allow)) as sender:
-            outcomes = {host: await listeners.call(sender, host) for host in hosts}
-        assert {host for host, outcome in outcomes.items() if outcome.kind is OutcomeKind.DONE} == allowed
-        assert listeners.connections.get("127.0.0.1", 0) == len(allowed)
+    allowed = {"zone.example", "shop.zone", "A.Shop.Zone."}
+    guard = a_guard(allow=["zone.example", "*.zone", "10.0.0.0/8"])
+    async with Listeners().listen("127.0.0.1") as listeners, a_sender(guard=guard) as sender:
+        outcomes = {host: await listeners.call(sender, host) for host in hosts}
+    assert {host for host, outcome in outcomes.items() if outcome.kind is OutcomeKind.DONE} == allowed
+    assert listeners.connections == {"127.0.0.1": len(allowed)}
     guard = a_guard(allow=["127.0.0.0/8", "zone"], deny=["127.0.0.0/30"])
     async with Listeners().listen("127.0.0.1", "127.0.0.5") as listeners, a_sender(guard=guard) as sender:
         assert await listeners.call(sender, "zone") == refused("denied")
