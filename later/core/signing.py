@@ -94,9 +94,9 @@ class SecretScope(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SecretScope:
-        """Return the scope that has this text. Raises ValueError."""
+        """Return the scope that has this text. If only a later version knows its level, no delivery here is of it."""
         level, _, name = text.partition(":")
-        return cls(Sign(level), name)
+        return cls(Sign(level), name) if level in tuple(Sign) else cls(Sign.OFF, text)
 
     @property
     def namespace(self) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from later.config import Config
 from later.core.errors import ConfigError
 from later.core.signing import MASTER_PREFIX, Master, parse_masters
 from later.embedded.key_file import signing_key_file
+
+_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
+"""The form of a key without its prefix: it must not be taken for a path, which is shown if there is no such file."""
 
 
 def read_masters(command: str, config: Config) -> tuple[Master, ...]:
@@ -19,7 +23,7 @@ def read_masters(command: str, config: Config) -> tuple[Master, ...]:
         ConfigError: the key cannot be read.
     """
     given = config.signing_key
-    if given is not None and given.startswith(MASTER_PREFIX):
+    if given is not None and (MASTER_PREFIX in given or _KEY.search(given)):
         return _parse(given, "LATER_SIGNING_KEY")
     has_embedded_store = config.data_given or (command == "up" and not config.redis_given)
     if given is None and not has_embedded_store:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
 
 from later.core.signing import make_master
@@ -34,7 +33,20 @@ def make_signing_key(data: Path) -> None:
                 opened.write(f"{make_master().text}\n")
                 opened.flush()
                 os.fsync(descriptor)
-            with suppress(FileExistsError):
+            try:
                 os.link(temporary, file)  # unlike a rename, it replaces nothing
+            except FileExistsError:
+                return
+            except OSError:  # a file system without hard links; its lock keeps other daemons out of the directory
+                temporary.rename(file)
+            _sync_directory(data)  # the tasks outlive a power cut, too
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _sync_directory(data: Path) -> None:
+    descriptor = os.open(data, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -12,7 +12,7 @@ import msgspec
 
 from later.core.clock import Interval
 from later.core.errors import Conflict
-from later.core.signing import Generations, KeyRing, Master, SecretScope
+from later.core.signing import Generation, Generations, KeyRing, Master, SecretScope
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs
@@ -22,6 +22,12 @@ from later.store.scripts import Argument
 
 _ALL = "all"
 """The field of the generations of every scope that was not rotated by itself."""
+
+UNREADABLE = (Generation(1_000_000, "unreadable"),)
+"""The generations of a scope whose entry is damaged: no other secret may sign in its place, and no other scope waits.
+
+The number is above all that were used, so that a rotation brings no old secret back.
+"""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Generations).decode
@@ -66,10 +72,10 @@ class SigningBook:
         version, *found = await self._client.execute("signing", command)
         if asked_at >= self._read_at:  # otherwise a later read was answered first
             if version != self._version:
-                fields = {name.decode(): _decode(written) for name, written in pairs(found)}
-                rotated_all = fields.pop(_ALL, ())
-                rotated = {SecretScope.parse(name): generations for name, generations in fields.items()}
-                self.latest = KeyRing(self.latest.masters, rotated, rotated_all)
+                rotated = dict(_read_rotation(name, written) for name, written in pairs(found))
+                rotated_all = rotated.pop(None, ())
+                own = {scope: generations for scope, generations in rotated.items() if scope is not None}
+                self.latest = KeyRing(self.latest.masters, own, rotated_all)
             self._version, self._read_at = version, asked_at
         return self.latest
 
@@ -100,3 +106,13 @@ class SigningBook:
                 await self.read()
                 return ring.replace(changed)
         raise Conflict("the signing secrets changed each time they were looked at: try again")
+
+
+def _read_rotation(name: bytes, written: bytes) -> tuple[SecretScope | None, Generations]:
+    """Return a scope, None for all others, and its generations; `UNREADABLE` if they cannot be read."""
+    text = name.decode()
+    scope = None if text == _ALL else SecretScope.parse(text)
+    try:
+        return scope, _decode(written)
+    except ValueError:
+        return scope, UNREADABLE

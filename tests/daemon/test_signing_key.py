@@ -44,6 +44,14 @@ class TestItsOwnKey:
             assert len(set(starts.map(start, range(64)))) == 1
         assert [path.name for path in tmp_path.iterdir()] == ["signing.key"]
 
+    def test_a_file_system_without_hard_links_holds_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> None:
+            raise PermissionError("no hard links")
+
+        monkeypatch.setattr("os.link", refuse)
+        make_signing_key(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["signing.key"]
+
     def test_a_directory_that_cannot_hold_it_says_so(self, tmp_path: Path) -> None:
         with pytest.raises(EmbeddedError, match="cannot hold the store"):
             make_signing_key(tmp_path / "missing")
@@ -111,6 +119,13 @@ class TestAGivenKey:
             assert f"--signing-key {tmp_path / name}: " in str(caught.value)
             assert reason in str(caught.value)
             assert "AAAA" not in str(caught.value)
+
+    def test_a_key_is_never_taken_for_a_path(self) -> None:
+        key = MASTER.text[5:]
+        for text in (f" {MASTER.text}", f'"{MASTER.text}"', f"whsec_{key}", key):
+            with pytest.raises(ConfigError) as caught:
+                read_masters("worker", config(environ={"LATER_SIGNING_KEY": f"{text}\nx"}))
+            assert key not in str(caught.value)
 
     def test_a_wrong_key_in_the_environment_is_not_shown(self) -> None:
         with pytest.raises(ConfigError, match=r"^LATER_SIGNING_KEY: expected whmk_ and .* unlike line 1$"):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from later.core.clock import Interval
-from later.core.errors import Conflict, StoreDown, TooManySecrets
+from later.core.errors import Conflict, MissingMaster, StoreDown, TooManySecrets
 from later.core.policy import Sign
 from later.core.signing import KeyRing, Master, SecretScope, derive_secret
 from later.store.policies import FRESH_S
@@ -160,3 +160,18 @@ async def test_a_store_that_is_away_is_said_to_be(
     with pytest.raises(StoreDown):
         await book.read()
     assert numbers(book.latest) == numbers(ring)
+
+
+async def test_a_damaged_rotation_stops_what_it_signs_and_nothing_else(
+    store: StoreFixture, new_book: Callable[..., SigningBook]
+) -> None:
+    book = new_book()
+    await book.rotate(ORDER, HOUR_MS)
+    await store.redis.hset(store.keys.signing, mapping={"namespace:shop": "[{", "host:a": "[]", "version": 2**52})
+    ring = await book.read()
+    assert numbers(ring, ORDER) == [2, 1]
+    assert ring.secrets(SecretScope(Sign.NAMESPACE, "other"), NOW)
+    with pytest.raises(MissingMaster, match="unreadable of namespace shop"):
+        ring.secrets(SHOP, NOW)
+    await book.rotate(SHOP, 0)
+    assert book.latest.secrets(SHOP, NOW) == [derive_secret(MASTER, SHOP, 1_000_001)]
