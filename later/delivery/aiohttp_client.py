@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import ssl
 from contextlib import AsyncExitStack
 from functools import lru_cache, partial
 
@@ -292,7 +293,7 @@ def _explain_broken_reply(error: Exception) -> str:
             return "the body was cut off"
         case aiohttp.ClientResponseError() | HttpProcessingError():
             return UNREADABLE
-        case OSError(errno=int(number)):
-            return os.strerror(number)
+        case OSError(errno=int(number)):  # OpenSSL's errors have numbers that mean something else
+            return "TLS failed" if isinstance(error, ssl.SSLError) else os.strerror(number)
         case _:
             return type(error).__name__

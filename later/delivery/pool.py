@@ -24,8 +24,8 @@ def idle_limit(descriptors: int, slots: int) -> int:
 class ConnectionPool:
     """Idle connections by origin, at most `max_idle` in all: one more closes the one that is idle for longest.
 
-    All of them verify certificates by the same rules and for the name of their origin, so the origin is also the
-    identity that TLS has proved.
+    How TLS verifies a receiver and which certificate it shows there depend on the host alone, so the origin is also
+    the identity that both sides have proved.
     """
 
     def __init__(self, *, max_idle: int) -> None:

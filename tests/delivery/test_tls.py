@@ -286,3 +286,13 @@ async def test_an_authority_for_one_receiver_is_the_only_one_that_it_may_have() 
     async with Receiver(answers(DONE)).listen(identity("receiver")) as receiver, a_sender_with(tls) as sender:
         outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
     assert outcome.kind is OutcomeKind.FAILED
+
+
+async def test_a_receiver_that_misses_a_certificate_is_no_fault_of_this_machine() -> None:
+    """In TLS 1.3 it says so when the request is under way; OpenSSL's errors have numbers that mean something else."""
+    tls = contexts(loopback=ReceiverTls(ca=AUTHORITY))
+    receiver = Receiver(answers(DONE))
+    async with receiver.listen(demanding(ssl.TLSVersion.TLSv1_3)), a_sender_with(tls) as sender:
+        outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+    assert outcome.kind is OutcomeKind.FAILED
+    assert "not permitted" not in outcome.message
