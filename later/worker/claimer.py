@@ -17,6 +17,7 @@ from later.worker.dispatcher import Dispatcher
 from later.worker.fair_share import FairShare
 from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
+from later.worker.put_back import PutBackQueue
 from later.worker.throttle import Throttle
 from later.worker.ticker import TickResult
 
@@ -43,6 +44,7 @@ class Claimer:
         fair_share: FairShare,
         origin_share: OriginShare,
         held_origins: HeldOrigins,
+        put_backs: PutBackQueue,
         lease_ms: int,
         start_all: Callable[[str, Sequence[tuple[Claim, Held, Origin | None]], int], None],
         wake_unack: Callable[[int], None],
@@ -60,6 +62,7 @@ class Claimer:
             origin_share=origin_share,
             held_origins=held_origins,
             history=throttle.history,
+            put_backs=put_backs,
             start_all=start_all,
             metrics=metrics,
         )

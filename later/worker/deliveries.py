@@ -34,6 +34,7 @@ from later.store.types import Claim, PutBack, Settlement
 from later.worker.fair_share import FairShare
 from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
+from later.worker.put_back import PutBackQueue
 from later.worker.settler import Settler
 from later.worker.throttle import Throttle
 
@@ -86,6 +87,7 @@ class DeliveryPool:
         origin_share: OriginShare,
         held_origins: HeldOrigins,
         throttle: Throttle,
+        put_backs: PutBackQueue,
         remember_ms: int,
         metrics: Metrics,
         random: Callable[[], float],
@@ -103,6 +105,7 @@ class DeliveryPool:
         self._origin_share = origin_share
         self._held_origins = held_origins
         self._throttle = throttle
+        self._put_backs = put_backs
         self._remember_ms = remember_ms
         self._metrics = metrics
         self._random = random
@@ -192,6 +195,8 @@ class DeliveryPool:
         if self._cancelled:
             log.info("deliveries cancelled at shutdown", count=len(self._cancelled))
             await self._put_back([PutBack(claim, claim.due_at) for claim in self._cancelled])
+        if self._put_backs:
+            log.warning("tasks not given back", count=len(self._put_backs))
 
     async def _wait(self, timeout_s: float) -> None:
         """Wait until all deliveries have ended, but no longer than this."""
@@ -319,9 +324,6 @@ class DeliveryPool:
         return fault not in recent
 
     async def _put_back(self, tasks: Sequence[PutBack]) -> Sequence[None]:
-        """Return tasks that were not delivered; if the store cannot be reached, their leases expire instead."""
-        try:
-            await self._store.tasks.put_back(tasks)
-        except LaterError as error:
-            log.warning("tasks not given back", count=len(tasks), reason=str(error))
+        """Put tasks back that were not delivered; an answer for each of them."""
+        await self._put_backs.put_back(tasks, self._store.clock.now().low)
         return [None] * len(tasks)

@@ -6,9 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import structlog
-
-from later.core.errors import LaterError
 from later.core.held import Held
 from later.core.origin import Origin
 from later.core.task import Task
@@ -18,8 +15,7 @@ from later.store.types import Claim, ClaimResult, PutBack
 from later.worker.held_origins import HeldOrigins
 from later.worker.hold_history import HoldHistory
 from later.worker.origin_share import Admission, OriginShare
-
-log = structlog.get_logger("later.dispatcher")
+from later.worker.put_back import PutBackQueue
 
 
 class Dispatched(NamedTuple):
@@ -39,6 +35,7 @@ class Dispatcher:
         origin_share: OriginShare,
         held_origins: HeldOrigins,
         history: HoldHistory,
+        put_backs: PutBackQueue,
         start_all: Callable[[str, Sequence[tuple[Claim, Held, Origin | None]], int], None],
         metrics: Metrics,
     ) -> None:
@@ -46,14 +43,13 @@ class Dispatcher:
         self._origin_share = origin_share
         self._held_origins = held_origins
         self._history = history
+        self._put_backs = put_backs
         self._start_all = start_all
         self._metrics = metrics
         self._any_held = False
         """True if a hold of a topic was met."""
         self._began_at = 0
         """The time (ms) at which the deliveries of this dispatch begin: after the claim, which took a while."""
-        self._unreturned: list[PutBack] = []
-        """Tasks that could not be put back yet, because the store was away."""
 
     async def dispatch(self, results: Iterable[ClaimResult], now: int) -> Dispatched:
         """Begin deliveries, and put back the other tasks."""
@@ -83,7 +79,8 @@ class Dispatcher:
                     put_back.append(PutBack(claim, again_at))
         for admission in admissions.values():
             admission.end()
-        await self._put_back(put_back, now)
+        for task in await self._put_backs.put_back(put_back, now):
+            self._metrics.tasks_put_back.inc(task.claim.topic)
         return Dispatched(begun, min((task.due_at for task in put_back), default=None))
 
     def _admit(self, admission: Admission, claim: Claim, now: int) -> int | None:
@@ -108,24 +105,6 @@ class Dispatcher:
         if held is Held.NO and claim.was_put_back and origin is not None:
             held = Held.RECEIVER if self._held_origins.holds(claim.topic, origin) else Held.ORIGIN
         return held
-
-    async def _put_back(self, tasks: list[PutBack], now: int) -> None:
-        """Put tasks back; those that the store could not take are tried again, until their leases end."""
-        tasks = [*(task for task in self._unreturned if task.claim.lease_end > now), *tasks]
-        self._unreturned = []
-        if not tasks:
-            return
-        try:
-            answers = await self._store.tasks.put_back(tasks)
-        except LaterError as error:
-            log.debug("tasks not put back", count=len(tasks), reason=str(error))
-            self._unreturned = tasks
-            return
-        for task, answer in zip(tasks, answers, strict=True):
-            if isinstance(answer, LaterError):
-                self._unreturned.append(task)
-            elif answer:
-                self._metrics.tasks_put_back.inc(task.claim.topic)
 
 
 def _origin_of(claim: Claim) -> Origin | None:

@@ -15,6 +15,7 @@ from later.worker.expiry import EXPIRY_EVERY_MS, SWEEP_EVERY_MS, DeadSweeper, Ex
 from later.worker.fair_share import FairShare
 from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
+from later.worker.put_back import PutBackQueue
 from later.worker.requeue import Requeuer
 from later.worker.resume import RESUME_EVERY_MS, Resumer
 from later.worker.throttle import Throttle
@@ -49,6 +50,7 @@ class Worker:
         self.origin_share = OriginShare()
         self.held_origins = HeldOrigins(store, slots)
         self.throttle = Throttle(store=store, fair_share=self.fair_share, lease_ms=lease_ms, metrics=metrics)
+        put_backs = PutBackQueue(store)
         self.deliveries = DeliveryPool(
             store=store,
             sender=sender,
@@ -56,6 +58,7 @@ class Worker:
             origin_share=self.origin_share,
             held_origins=self.held_origins,
             throttle=self.throttle,
+            put_backs=put_backs,
             remember_ms=remember_ms,
             metrics=metrics,
             random=random,
@@ -75,6 +78,7 @@ class Worker:
             fair_share=self.fair_share,
             origin_share=self.origin_share,
             held_origins=self.held_origins,
+            put_backs=put_backs,
             lease_ms=lease_ms,
             start_all=self.deliveries.start_all,
             wake_unack=unack_ticker.wake,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from unittest.mock import AsyncMock
+from unittest.mock import DEFAULT, AsyncMock
 
 import pytest
 from structlog.testing import capture_logs
@@ -218,6 +218,21 @@ async def test_calls_that_this_machine_cannot_make_are_put_back_together(
     monkeypatch.setattr(worker.store.tasks, "put_back", put_back)
     await worker.work()
     assert [len(call.args[0]) for call in put_back.call_args_list] == [10]
+
+
+async def test_tasks_that_the_store_cannot_take_back_are_put_back_with_the_next_tick(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [a_task() for _ in range(3)]
+    await store.tasks.create(tasks)
+    worker = ManualWorker(store, SenderWithoutDescriptors())
+    put_back = AsyncMock(wraps=store.tasks.put_back, side_effect=[StoreDown("the store is away"), DEFAULT])
+    monkeypatch.setattr(worker.store.tasks, "put_back", put_back)
+    await worker.work()
+    assert {(await worker.find(task)).state for task in tasks} == {Bucket.UNACK}
+    await worker.tick()
+    assert {(await worker.find(task)).state for task in tasks} == {Bucket.DELAY}
+    assert put_back.call_count == 2
 
 
 # A stop
