@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
 
 from tests.system.api_client import create, get, post
-from tests.system.daemons import Daemon, run_up
+from tests.system.daemons import Daemon, run_command, run_daemon_as_given, run_up
 from tests.system.receivers import Receiver, code, hang, status
 from tests.system.waiting import wait_until
 
@@ -41,3 +42,28 @@ def _run_to_end(up: Daemon, callback: str) -> None:
         return answer.status == 404 or answer.body["state"] == "dead"
 
     wait_until(has_ended, "the task is done or dead")
+
+
+def test_audit_events_are_logged_at_every_level_and_stay_in_the_store(folder: Path, data: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    options = ("--listen", address, "--data", str(data), "--log-level", "error")
+    with run_daemon_as_given("up", folder, *options) as up:
+        wait_until(lambda: answers(f"http://{address}"), "the API answers")
+        assert post(f"http://{address}", "/topics/shop%2Forder/pause", {}).status == 200
+        up.send(signal.SIGTERM)
+        assert up.wait_for_exit() == 0
+    (event,) = up.events()
+    assert (event["logger"], event["event"], event["topic"]) == ("later.audit", "topic paused", "shop/order")
+    with run_up(folder, data):
+        done = run_command("audit", "--data", str(data), "--json")
+    (kept,) = map(json.loads, done.stdout.splitlines())
+    own = {"logger", "level", "timestamp", "process"}
+    assert kept == {"time": kept["time"], **{name: value for name, value in event.items() if name not in own}}
+
+
+def answers(url: str) -> bool:
+    try:
+        return get(url, "/readyz").status == 200
+    except OSError:
+        return False

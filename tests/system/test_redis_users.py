@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,13 +36,6 @@ def store_of(user: str, server_url: str) -> dict[str, str]:
 def run_as(user: str, server_url: str, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**environment(), **store_of(user, server_url)}
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env, timeout=60, check=False)
-
-
-def get_with_key(url: str, path: str, key: str) -> int:
-    """Return the status of a GET with a key."""
-    request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {key}"})
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return int(response.status)
 
 
 def uses_in_list(server_url: str, id: str) -> bool:
@@ -124,8 +116,9 @@ def test_each_program_works_as_its_own_user(server_url: str, folder: Path, recei
         assert "topic paused" in run_as("later-operator", server_url, "audit").stdout
         key = run_as("later-operator", server_url, "keys", "create", "caller", "--scopes", "all").stdout.strip()
         wait_until(lambda: get(api.url, "/topics").status == 401, "the API asks for keys")
-        assert get_with_key(api.url, "/topics", key) == 200
-        assert get_with_key(worker.url, "/metrics", key) == 200
+        headers = {"Authorization": f"Bearer {key}"}
+        assert call(api.url, "GET", "/topics", headers=headers).status == 200
+        assert call(worker.url, "GET", "/metrics", headers=headers).status == 200
         id = key.split("_")[1]
         wait_until(lambda: uses_in_list(server_url, id), "the key's use is in the list")
         assert run_as("later-operator", server_url, "keys", "revoke", id).returncode == 0
