@@ -27,8 +27,6 @@ REFUSAL_CAUSES = (*AddressKind, OWN, DENIED, NOT_HTTPS, PROXY)
 --guard-deny, `http` with --https-only, and `proxy` if the proxy refused it."""
 
 ALLOW_OPTION = "--guard-allow"
-
-
 MAX_JUDGED = 4096
 """Judgements that are remembered. The rules do not change."""
 
@@ -60,22 +58,22 @@ class Refusal(NamedTuple):
 
     def as_refused(self) -> Refused:
         """Return the error of a request with such a callback."""
-        match self.why:
-            case "http":
-                return Refused("callback: this daemon calls https URLs only (--https-only)", "callback")
-            case "denied":
-                advice = "its operator refuses it with --guard-deny"
-            case _:
-                advice = f"its operator can allow it with {ALLOW_OPTION}"
-        return Refused(f"callback: this daemon does not call {self.address} ({self.why}); {advice}", "callback")
+        if self.why == NOT_HTTPS:
+            return Refused("callback: this daemon calls https URLs only (--https-only)", "callback")
+        who = f"callback: this daemon does not call {self.address} ({self.why})"
+        return Refused(f"{who}; {_advice(self.why)}", "callback")
 
 
 def advice(message: str) -> str:
     """Return what can be done about a refusal, of which only the message is left; empty if there is nothing to say."""
-    why = message.rpartition(": ")[2]
-    if why in (DENIED, NOT_HTTPS):
-        return f"its operator refuses it with {'--guard-deny' if why == DENIED else '--https-only'}"
-    return f"its operator can allow it with {ALLOW_OPTION}" if why in (*AddressKind, OWN) else ""
+    return _advice(message.rpartition(": ")[2])
+
+
+def _advice(why: str) -> str:
+    if why in (*AddressKind, OWN):
+        return f"its operator can allow it with {ALLOW_OPTION}"
+    option = {DENIED: "--guard-deny", NOT_HTTPS: "--https-only"}.get(why)
+    return "" if option is None else f"its operator refuses it with {option}"
 
 
 class AddressRules(NamedTuple):
