@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from later.core.api_keys import ApiKey, Scope
 from later.store.key_book import KeyBook
 from tests.store_fixture import StoreFixture
+
+
+@pytest.fixture
+def shards() -> int:
+    """Return 1: nothing here is in a shard."""
+    return 1
 
 
 def a_key(id: str, expires_at: int | None) -> ApiKey:
