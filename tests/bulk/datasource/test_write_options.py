@@ -62,6 +62,11 @@ def test_the_file_of_a_key_is_an_option_and_a_key_is_none() -> None:
         assert key not in refused(**given)
 
 
+def test_a_file_of_authorities_is_an_option_and_travels_to_the_executors() -> None:
+    assert options(ca="/etc/later/ca.pem").target.ca == "/etc/later/ca.pem"
+    assert options().target.ca is None
+
+
 def test_options_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(options())) == options()
 
