@@ -12,7 +12,7 @@ import math
 import secrets
 from base64 import b64decode, b64encode
 from binascii import b2a_base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -263,24 +263,21 @@ class KeyRing:
 # Signing
 
 
-class SigningContext:
-    """A secret that is prepared for signing: HMAC-SHA256 (RFC 2104) of which the key has been taken in already.
+class SigningContext(NamedTuple):
+    """A secret that is prepared for signing: HMAC-SHA256 (RFC 2104) whose two hashes have taken the key in already.
 
-    It copies two hashes, because to copy an `hmac.HMAC` and to read its digest takes 0.6 µs more in each delivery.
+    To copy them and to read their digests takes 0.6 µs less than with an `hmac.HMAC`, in each delivery.
     """
 
-    def __init__(self, secret: Secret) -> None:
-        block = secret.key.ljust(hashlib.sha256().block_size, b"\0")
-        self._copy_inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block)).copy
-        self._copy_outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block)).copy
+    copy_inner: Callable[[], hashlib._Hash]
+    copy_outer: Callable[[], hashlib._Hash]
 
-    def sign(self, message: bytes) -> str:
-        """Return a signature of a message, as `webhook-signature` has it."""
-        inner = self._copy_inner()
-        inner.update(message)
-        outer = self._copy_outer()
-        outer.update(inner.digest())
-        return "v1," + b2a_base64(outer.digest(), newline=False).decode()
+
+def prepare_context(secret: Secret) -> SigningContext:
+    """Return the context that signs with a secret."""
+    block = secret.key.ljust(hashlib.sha256().block_size, b"\0")
+    inner, outer = bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
+    return SigningContext(hashlib.sha256(inner).copy, hashlib.sha256(outer).copy)
 
 
 def format_signatures(contexts: Sequence[SigningContext], task_id: str, timestamp: int, body: bytes) -> str:
@@ -288,5 +285,11 @@ def format_signatures(contexts: Sequence[SigningContext], task_id: str, timestam
 
     `timestamp` is in seconds, `body` the bytes that are sent.
     """
-    message = b"%b.%d.%b" % (task_id.encode(), timestamp, body)
-    return " ".join([context.sign(message) for context in contexts])
+    message = f"{task_id}.{timestamp}.".encode() + body
+    signatures = []
+    for copy_inner, copy_outer in contexts:
+        inner, outer = copy_inner(), copy_outer()
+        inner.update(message)
+        outer.update(inner.digest())
+        signatures.append("v1," + b2a_base64(outer.digest(), newline=False).decode())
+    return " ".join(signatures)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from later.core.origin import Origin
 from later.core.policy import Sign
-from later.core.signing import KeyRing, SigningContext, format_signatures, secret_scope
+from later.core.signing import KeyRing, SigningContext, format_signatures, prepare_context, secret_scope
 from later.core.task import Task
 from later.delivery.http_client import LocalFault
 
@@ -55,7 +55,7 @@ class Signer:
 
     def _prepare(self, key: tuple[Sign, str, Origin | None], now: int) -> _Prepared:
         scope = secret_scope(*key)
-        contexts = [SigningContext(secret) for secret in self._ring.secrets(scope, now)]
+        contexts = [prepare_context(secret) for secret in self._ring.secrets(scope, now)]
         ends = [generation.until for generation in self._ring.generations(scope) if generation.is_live(now)]
         prepared = _Prepared(contexts, min((end for end in ends if end is not None), default=math.inf))
         self._prepared.pop(key, None)

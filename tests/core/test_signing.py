@@ -23,11 +23,11 @@ from later.core.signing import (
     Master,
     Secret,
     SecretScope,
-    SigningContext,
     derive_secret,
     format_signatures,
     make_master,
     parse_masters,
+    prepare_context,
     secret_scope,
 )
 from later.delivery.request import encode_body
@@ -172,14 +172,14 @@ class TestSignatures:
         """From the Standard Webhooks' and Svix' documents."""
         key = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
         body = b'{"test": 2432232314}'
-        [context] = [SigningContext(derive_secret(MASTER, SHOP, 1)._replace(key=key))]
+        [context] = [prepare_context(derive_secret(MASTER, SHOP, 1)._replace(key=key))]
         signed = format_signatures([context], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
         assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
     @given(st.binary(min_size=32, max_size=32), st.binary(max_size=200))
     def test_a_context_signs_as_an_hmac_does(self, key: bytes, message: bytes) -> None:
-        expected = base64.b64encode(hmac.digest(key, message, "sha256")).decode()
-        assert SigningContext(Secret(key)).sign(message) == f"v1,{expected}"
+        expected = base64.b64encode(hmac.digest(key, b"a.1." + message, "sha256")).decode()
+        assert format_signatures([prepare_context(Secret(key))], "a", 1, message) == f"v1,{expected}"
 
     @settings(max_examples=10 * settings().max_examples)
     @given(
@@ -197,7 +197,7 @@ class TestSignatures:
         task = a_task(id=id, topic=topic, content=content)
         body = encode_body(task)
         secrets = ring.secrets(SHOP, NOW)
-        signed = format_signatures([SigningContext(secret) for secret in secrets], task.id, NOW // 1000, body)
+        signed = format_signatures([prepare_context(secret) for secret in secrets], task.id, NOW // 1000, body)
         headers = {"webhook-id": id, "webhook-timestamp": str(NOW // 1000), "webhook-signature": signed}
         for secret in secrets:
             assert verify(secret.text, headers, body) == {"id": id, "topic": topic, "content": content}
@@ -213,7 +213,7 @@ class TestSignatures:
         [secret] = KeyRing([MASTER]).secrets(SHOP, NOW)
         body = json.dumps({}).encode()
         headers = {"webhook-id": "x", "webhook-timestamp": str(NOW // 1000)}
-        headers["webhook-signature"] = format_signatures([SigningContext(secret)], "x", NOW // 1000, body)
+        headers["webhook-signature"] = format_signatures([prepare_context(secret)], "x", NOW // 1000, body)
         assert verify(secret.text, headers, body, NOW // 1000 + 299) == {}
         with pytest.raises(WebhookVerificationError):
             verify(secret.text, headers, body, NOW // 1000 + 301)
