@@ -165,18 +165,18 @@ class AddressGuard:
         self._is_own = is_own
         rules = partial(_judge_by_rules, AddressRules.of(allow), AddressRules.of(deny))
         self._judge_by_rules = lru_cache(maxsize=MAX_JUDGED)(rules)
-        self._https_only = https_only
+        self.https_only = https_only
         self._has_proxy = has_proxy
 
     @property
     def judges_urls(self) -> bool:
         """True if `judge_url` may refuse one."""
-        return self.is_on or self._https_only
+        return self.is_on or self.https_only
 
     @property
     def judges_calls(self) -> bool:
         """True if a call may be refused that opens no connection, or one to the proxy: `judge_url` says it."""
-        return self._https_only or self._has_proxy
+        return self.https_only or self._has_proxy
 
     def judge_address(self, host: str, address: str) -> Refusal | None:
         """Return why no socket may be connected to `address` for a call to `host` (as `Origin` has it), or None."""
@@ -189,7 +189,7 @@ class AddressGuard:
 
         A name may be called, whatever it means now: a create must not wait for a lookup, and its answer may change.
         """
-        if self._https_only and origin.scheme != "https":
+        if self.https_only and origin.scheme != "https":
             return Refusal(NOT_HTTPS)
         is_address = self.is_on and parse_host_address(origin.host) is not None
         return self._judge(origin.host, origin.host) if is_address else None
