@@ -68,7 +68,7 @@ class Lookup:
             elif isinstance(raw, bytes):
                 task = decode_task_or_error(id_of(id), raw)
                 topic = task.topic.encode() if isinstance(task, Task) else await self._search_topic(id)
-                if can_be_in(id, topic.decode()):
+                if "/" not in id or can_be_in(id, topic.decode()):
                     found[id] = StoredTask(id, self._keys.shard_of(id), topic, raw, task)
                 else:
                     missing.append(id)
@@ -106,7 +106,7 @@ class Lookup:
             for id, row in zip(left, rows, strict=True):
                 if not isinstance(row, LaterError) and row.body == UNREAD:
                     continue
-                result = _parse_result(id, topics[id], row)
+                result = (_parse_named if "/" in id else _parse_result)(id, topics[id], row)
                 if result is None:
                     result = await self._search_topic(id) or in_no_bucket(id)
                 if isinstance(result, bytes):
@@ -196,21 +196,23 @@ def changed_too_often() -> StoreFault:
     return StoreFault("the task changed each time it was looked at")
 
 
-def _parse_result(name: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecord | LaterError | bytes | None:
-    """Return the record of a task; its topic if it is not `topic`; None if its body is unreadable.
-
-    A task of another namespace than the name's is not found.
-    """
+def _parse_result(id: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecord | LaterError | bytes | None:
+    """Return the record of a task; its topic if it is not `topic`; None if its body is unreadable."""
     if isinstance(row, LaterError):
         return row
-    id = id_of(name)
     if not isinstance(row.body, bytes):
         return NotFound(id, ended=row.ended is not None)
     task = decode_task_or_error(id, row.body)
     if not isinstance(task, Task):
-        record = build_record(id, topic, task, row)
-        return record if record is None or can_be_in(name, record.topic) else NotFound(id)
-    if not can_be_in(name, task.topic):
-        return NotFound(id)
+        return build_record(id, topic, task, row)
     own = task.topic.encode()
     return own if own != topic else build_record(id, topic, task, row) or in_no_bucket(id)
+
+
+def _parse_named(name: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecord | LaterError | bytes | None:
+    """Return what `_parse_result` does for the name of a namespace's task. One of another namespace is not found."""
+    result = _parse_result(id_of(name), topic, row)
+    if result is None or isinstance(result, NotFound) or isinstance(row, LaterError):
+        return result
+    own = result if isinstance(result, bytes) else topic
+    return result if can_be_in(name, own.decode()) else NotFound(id_of(name))
