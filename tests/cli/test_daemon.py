@@ -58,6 +58,14 @@ def test_names_and_origins_may_be_given_many_times(daemons: DaemonRuns) -> None:
     assert config.allow_origins == frozenset({"https://a", "https://b"})
 
 
+def test_what_is_on_or_off_is_on_if_it_has_no_value(daemons: DaemonRuns) -> None:
+    run(["up", "--behind-proxy", "--https-only", "--tick", "1"])
+    run(["up", "--behind-proxy", "off", "--delays", "off"])
+    (_, _, on), (_, _, off) = daemons
+    assert (on.behind_proxy, on.https_only, on.tick_ms) == (True, True, 1000)
+    assert (off.behind_proxy, off.https_only, off.policy.delays) == (False, False, False)
+
+
 def test_a_daemon_that_fails_exits_immediately(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def fail(command: str, config: Config) -> int:
         raise OSError(98, "address already in use")
