@@ -1,13 +1,17 @@
-"""The key book: what it notes of keys that have ended."""
+"""The key book: what is kept of keys, how they change, and what is noted of those that have ended."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 
+import msgspec
 import pytest
 
-from later.core.api_keys import ApiKey, Scope
+from later.core.api_keys import ALL_SCOPES, ApiKey, Scope
 from later.store.key_book import KeyBook
+from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 
 
@@ -48,3 +52,44 @@ async def test_a_revoked_key_leaves_nothing(store: StoreFixture) -> None:
     await store.key_book.note_ended()
     await store.key_book.change(lambda known, now: {key.id: None})
     assert not await store.redis.exists(store.keys.key_uses)
+
+
+async def test_of_many_changes_at_once_none_is_lost(store: StoreFixture) -> None:
+    books = [KeyBook(store.client, store.keys, time.monotonic) for _ in range(6)]
+    made = [a_key(f"key{number:05d}", None) for number in range(6)]
+    await asyncio.gather(
+        *(book.change(lambda known, now, key=key: {key.id: key}) for book, key in zip(books, made, strict=True))  # type: ignore[misc]  # mypy infers no lambda with a default
+    )
+    assert (await books[0].read()).keys == {key.id: key for key in made}
+
+
+async def test_what_the_store_keeps_is_read_back_as_it_was(store: StoreFixture) -> None:
+    key = msgspec.structs.replace(a_key("key00001", 5), name="shop é", namespace="shop", rate=2.5, scopes=ALL_SCOPES)
+    await store.key_book.change(lambda known, now: {key.id: key})
+    (written,) = await ask(store, [("HGET", store.keys.api_keys, key.id)])
+    assert json.loads(written) == {
+        "digest": "0" * 64, "name": "shop é", "namespace": "shop", "created_at": 0, "expires_at": 5, "rate": 2.5,
+        "scopes": ["create", "read", "edit", "admin", "claim", "metrics"],
+    }  # fmt: skip
+    assert (await KeyBook(store.client, store.keys, time.monotonic).read()).keys == {key.id: key}
+
+
+async def test_a_record_that_cannot_be_read_opens_nothing_and_hides_no_other(store: StoreFixture) -> None:
+    later_version = b'{"digest":"zz","name":"","namespace":null,"scopes":["read","fly"],"created_at":0,"expires_at":null,"rate":null,"new":1}'  # noqa: E501  # one value
+    await store.redis.hset(store.keys.api_keys, mapping={"damaged0": b"{", "newer123": later_version, "version": 7})
+    known = await store.key_book.read()
+    assert {id: key.scopes for id, key in known.keys.items()} == {"newer123": {Scope.READ}}
+    assert known.find("later_newer123_" + "x" * 38) is None
+    assert known.has_had_keys
+
+
+async def test_a_key_is_revoked_while_the_memory_is_full(store: StoreFixture) -> None:
+    key = a_key("key00001", None)
+    await store.key_book.change(lambda known, now: {key.id: key})
+    await store.redis.config_set("maxmemory", 1)
+    try:
+        await store.key_book.change(lambda known, now: {key.id: None})
+    finally:
+        await store.redis.config_set("maxmemory", 0)
+    assert (await store.key_book.read()).keys == {}
+    assert store.key_book.latest.has_had_keys
