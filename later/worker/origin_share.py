@@ -351,7 +351,7 @@ class Admission:
         others = self._put_back - self._stalled
         if others > MIN_PROBE:
             known.probe_size = max(known.probe_size * MIN_PROBE // others, MIN_PROBE)
-        elif self._put_back and others * 4 <= MIN_PROBE:
+        elif self._stalled and others * 4 <= MIN_PROBE:
             known.probe_size = min(known.probe_size * 4, MAX_PROBE)
         if self._put_back:
             known.probe_at = self._now + min(others, MIN_PROBE) * PROBE_EVERY_MS // MIN_PROBE

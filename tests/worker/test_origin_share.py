@@ -192,6 +192,14 @@ class TestClaims:
         assert worker.origins.claim_limit("order", worker.open, now) == 0
         assert worker.origins.closed_until("order", worker.open, now) == now + PROBE_EVERY_MS
 
+    def test_no_more_is_looked_for_behind_a_full_origin_that_ends_calls_because_a_few_were_put_back(self) -> None:
+        worker = Slots(256)
+        worker.fill(WELL)
+        now = NOW + PROBE_EVERY_MS
+        worker.end(WELL, NOW, now)
+        assert len(worker.judge(*[WELL] * 4, now=now)) == 3
+        assert worker.origins.claim_limit("order", worker.open, now + PROBE_EVERY_MS) == MIN_PROBE
+
     def test_an_origin_does_not_stall_while_its_answered_calls_are_settled(self) -> None:
         worker = Slots(256)
         worker.fill(WELL)
