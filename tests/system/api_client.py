@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from tests.system import canaries
+
 MAX_BATCH = 1000
+WITH_KEY = {"Authorization": f"Bearer {canaries.KEY}"}
 
 
 class Answer(NamedTuple):
@@ -47,14 +50,16 @@ def call(
 def _exchange(
     url: str, method: str, path: str, body: bytes | None, timeout_s: float, headers: Mapping[str, str] | None = None
 ) -> Answer:
+    """Exchange a request, with a canary as its key if it has no headers, and its answer, in which no canary may be."""
     started = time.monotonic()
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=timeout_s)
     try:
-        connection.request(method, path, body, headers or {})
+        connection.request(method, path, body, WITH_KEY if headers is None else headers)
         response = connection.getresponse()
         content = response.read()
     finally:
         connection.close()
+    canaries.check(content, f"the answer of {method} {path.partition('?')[0]}")
     is_json = "json" in (response.headers.get("Content-Type") or "")
     return Answer(
         response.status, dict(response.headers), json.loads(content) if is_json else content, time.monotonic() - started
@@ -63,7 +68,8 @@ def _exchange(
 
 def create(url: str, **fields: Any) -> str:
     """Create a task and return its id. The test fails if it is refused."""
-    answer = post(url, "/create", {"topic": "order", **fields})
+    headers = {**canaries.HEADERS, **fields.pop("headers", {})}
+    answer = post(url, "/create", {"topic": "order", "headers": headers, **fields})
     assert answer.status == 200, answer
     return str(answer.body["id"])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system import canaries
 from tests.system.daemons import kill_orphaned_store
 from tests.system.receivers import Receiver, run_receiver
 from tests.system.stores import StoreServer, run_store
@@ -45,9 +46,10 @@ def processes(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The directory for logs, sockets and data of the test's processes."""
-    return tmp_path
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The directory for logs, sockets and data of the test's processes. In no log may be a secret."""
+    yield tmp_path
+    canaries.check_logs(tmp_path)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
+from tests.system import canaries
 from tests.system.api_client import get
 from tests.system.waiting import wait_until
 
@@ -128,6 +129,7 @@ def run_daemon_as_given(
     try:
         yield later
     finally:
+        canaries.check_arguments()
         later.kill()
     errors = [event for event in later.events() if event["level"] in ("error", "critical")]
     assert not errors, errors
@@ -143,7 +145,7 @@ def run_up(folder: Path, data: Path, *options: str, **popen_options: Any) -> Ite
 
 def run_command(*arguments: str, within_s: float = 60, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return its exit status and output."""
-    return subprocess.run(
+    done = subprocess.run(
         [*COMMAND, *arguments],
         input=stdin or "",
         capture_output=True,
@@ -152,16 +154,19 @@ def run_command(*arguments: str, within_s: float = 60, stdin: str | None = None)
         env=environment(),
         check=False,
     )
+    canaries.check(done.stdout + done.stderr, f"the output of later {arguments[:1]}")
+    return done
 
 
 def environment() -> dict[str, str]:
     """Return our environment without later's variables, except the number of processes.
 
     The store timeout is longer than the default because the tests share a disk. The receivers are on loopback.
+    Commands send a canary as their key.
     """
     kept = {"LATER_PROCESSES"}
     ours = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("LATER_")}
-    return ours | {"LATER_STORE_TIMEOUT": "10", "LATER_GUARD_ALLOW": "127.0.0.0/8,::1"}
+    return ours | {"LATER_STORE_TIMEOUT": "10", "LATER_GUARD_ALLOW": "127.0.0.0/8,::1", "LATER_KEY": canaries.KEY}
 
 
 def shards_option(processes: int) -> tuple[str, str]:
