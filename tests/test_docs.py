@@ -39,13 +39,14 @@ from later.cli.groups import load_command
 from later.cli.program import later
 from later.cli.root_key import ROOT_KEY_VARIABLE
 from later.client.key_source import KEY
-from later.config import OPTIONS, load
+from later.config import load
 from later.core.explain import TopicFacts, explain_topic
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, Sign, format_policy
 from later.core.reply import Reply, parse_reply
 from later.core.retry import OutcomeKind
 from later.core.signing import KeyRing, Master, SecretScope
 from later.metrics import Metrics
+from later.option_table import OPTIONS
 from later.store.url import PASSWORD, PASSWORD_FILE
 from tests.builders import NOW, a_task
 from tests.cases import each_case

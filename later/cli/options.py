@@ -14,7 +14,8 @@ import click
 from later.cli.console import notify
 from later.client.http import ApiClient
 from later.client.key_source import KEY, is_readable_by_others, read_key
-from later.config import OPTIONS, Config, load
+from later.config import Config, load
+from later.option_table import OPTIONS
 from later.option_types import OptionType, any_rate, duration_s, switch
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import structlog
 
-from later.config import WORKER_COMMANDS, Config
+from later.config import Config
 from later.core.errors import ConfigError
 from later.core.receiver_tls import ReceiverTls
 from later.delivery.tls import TlsContexts, build_distrustful_context, build_tls_context
+from later.option_table import WORKER_COMMANDS
 
 log = structlog.get_logger("later.daemon")
 

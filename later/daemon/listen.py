@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import structlog
 
-from later.config import API_COMMANDS, Config
+from later.config import Config
 from later.core.errors import LaterError
+from later.option_table import API_COMMANDS
 from later.option_types import Address
 
 log = structlog.get_logger("later.daemon")

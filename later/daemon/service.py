@@ -23,7 +23,7 @@ from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections, connection_limit
-from later.config import API_COMMANDS, WORKER_COMMANDS, Config
+from later.config import Config
 from later.core.address_guard import AddressGuard
 from later.core.admission_limits import AdmissionLimits
 from later.core.audit_event import AuditAction, AuditEvent
@@ -53,6 +53,7 @@ from later.delivery.sender import Sender
 from later.delivery.signer import Signer
 from later.delivery.tls import TlsContexts
 from later.metrics import Exposition, Metrics
+from later.option_table import API_COMMANDS, WORKER_COMMANDS
 from later.option_types import Address
 from later.store.admission import write_limits
 from later.store.open import Store, connect_store

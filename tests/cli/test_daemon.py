@@ -10,7 +10,8 @@ import pytest
 from later.cli.exit import ExitStatus
 from later.cli.main import DAEMONS, main
 from later.cli.program import run
-from later.config import DAEMON_COMMANDS, Config
+from later.config import Config
+from later.option_table import DAEMON_COMMANDS
 from tests.cli.api_stub import Capture
 
 DaemonRuns = list[tuple[str, str, Config]]

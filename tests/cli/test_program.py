@@ -16,8 +16,8 @@ from later.cli.exit import exit_code
 from later.cli.groups import load_command
 from later.cli.options import CLIENT_COMMAND
 from later.cli.program import later
-from later.config import OPTIONS, STORE_COMMANDS, Option
 from later.core.errors import ConfigError, StoreDown
+from later.option_table import OPTIONS, STORE_COMMANDS, Option
 from tests.cases import each_case
 from tests.cli.api_stub import ApiStub, Capture, exit_code_of, problem_reply
 
