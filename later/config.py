@@ -16,7 +16,7 @@ from later.core.errors import ConfigError
 from later.core.policy import Policy
 from later.core.receiver_tls import ReceiverTls, parse_receivers
 from later.core.signing import MASTER_PREFIX
-from later.option_table import OPTIONS, WORKER_COMMANDS, Option
+from later.option_table import API_COMMANDS, OPTIONS, WORKER_COMMANDS, Option
 from later.option_types import Address, OptionType, http_url, key_file, mask_url, proxy_url, store_url
 
 DEFAULT_FILE = "later.toml"
@@ -32,6 +32,8 @@ MIN_LEASE_MARGIN_MS = 500
 class Config:
     """The value of every option, checked. Names that end in `_ms` are in milliseconds."""
 
+    command: str
+    """The command that it is for: `up`, `worker`, `doctor`."""
     store_url: str = field(repr=False)  # it may contain a password
     redis_given: bool
     """True if --redis was given. Otherwise `up` runs its own store in `data`."""
@@ -88,6 +90,24 @@ class Config:
     url: str
     key_file: str | None
     wait_ms: int
+
+    @property
+    def runs_api(self) -> bool:
+        return self.command in API_COMMANDS
+
+    @property
+    def runs_worker(self) -> bool:
+        return self.command in WORKER_COMMANDS
+
+    @property
+    def runs_store(self) -> bool:
+        """True if the daemon runs an embedded store itself."""
+        return self.command == "up" and not self.redis_given
+
+    @property
+    def http_address(self) -> Address | None:
+        """The address of a daemon's HTTP server: the API's, or that of a worker's health endpoints."""
+        return self.listen if self.runs_api else self.health
 
     @property
     def shown_store_url(self) -> str:
@@ -152,7 +172,7 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
         others["lease_ms"] = policy.timeout_ms + DEFAULT_LEASE_MARGIN_MS
     redis, data = _choose_store(command, settings.get("redis"), settings.get("data"))
     others |= {"redis_given": redis, "data_given": data, "health_given": "health" in settings, "root_key": None}
-    config = Config(policy=policy, receivers=receivers, **others)
+    config = Config(command=command, policy=policy, receivers=receivers, **others)
     _check_combinations(config, settings)
     return config
 

@@ -143,7 +143,7 @@ def a_command_with(option: Option) -> str:
 
 
 def test_every_option_has_samples_and_a_field_of_its_own() -> None:
-    derived = {"redis_given", "data_given", "health_given", "root_key", "receivers"}
+    derived = {"command", "redis_given", "data_given", "health_given", "root_key", "receivers"}
     own = [option.field for option in OPTIONS if not option.in_policy]
     in_policy = [option.field for option in OPTIONS if option.in_policy]
     assert list(SAMPLES) == NAMES
@@ -158,6 +158,7 @@ def test_every_option_belongs_to_a_command() -> None:
 
 def test_the_defaults_are_as_documented() -> None:
     assert load_config() == Config(
+        command="up",
         store_url="redis://127.0.0.1:6379/0", redis_given=False, data=Path("later-data"), data_given=False,
         listen=Address("127.0.0.1", 8080), auth="auto",
         root_key_file=None, root_key=None, allow_hosts=frozenset(), allow_origins=frozenset(),

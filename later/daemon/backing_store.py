@@ -67,8 +67,8 @@ class ExternalBackingStore:
         """Return None: only a call to the store can tell."""
 
 
-def build_backing_store(command: str, config: Config, metrics: Metrics) -> EmbeddedBackingStore | ExternalBackingStore:
+def build_backing_store(config: Config, metrics: Metrics) -> EmbeddedBackingStore | ExternalBackingStore:
     """Return the embedded store for an `up` without --redis, otherwise the external one."""
-    if command == "up" and not config.redis_given:
+    if config.runs_store:
         return EmbeddedBackingStore(config, metrics)
     return ExternalBackingStore(config)

@@ -12,7 +12,6 @@ from later.config import Config
 from later.core.errors import ConfigError
 from later.core.receiver_tls import ReceiverTls
 from later.delivery.tls import TlsContexts, build_distrustful_context, build_tls_context
-from later.option_table import WORKER_COMMANDS
 
 log = structlog.get_logger("later.daemon")
 
@@ -48,10 +47,10 @@ class ServerCertificate:
         return context
 
 
-def check_tls_files(command: str, config: Config) -> None:
+def check_tls_files(config: Config) -> None:
     """Read what the processes of a daemon will read: if they all failed, each would say so. Raises ConfigError."""
     read_server_certificate(config.tls_cert, config.tls_key)
-    if command in WORKER_COMMANDS and (config.ca is not None or config.receivers):
+    if config.runs_worker and (config.ca is not None or config.receivers):
         read_client_tls(config.ca, config.receivers)
 
 

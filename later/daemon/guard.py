@@ -25,12 +25,12 @@ def build_guard(config: Config) -> AddressGuard:
     )
 
 
-def resolve_guard(command: str, config: Config) -> Config:
+def resolve_guard(config: Config) -> Config:
     """Return the configuration with `guard` on, off, or auto if it is off as long as there are no keys.
 
     By default the guard is off only where every caller reaches the same addresses without later.
     """
-    may_be_off = command == "up" and not config.redis_given and config.listen.is_loopback and not config.guard_deny
+    may_be_off = config.runs_store and config.listen.is_loopback and not config.guard_deny
     return config if config.guard != "auto" or may_be_off else replace(config, guard="on")
 
 

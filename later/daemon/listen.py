@@ -1,4 +1,4 @@
-"""The address that a daemon listens on: which it is, and what is logged about it."""
+"""The errors of listening on an address, and what is logged about it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ import structlog
 
 from later.config import Config
 from later.core.errors import LaterError
-from later.option_table import API_COMMANDS
 from later.option_types import Address
 
 log = structlog.get_logger("later.daemon")
 
 
-def listen_address(command: str, config: Config) -> Address | None:
-    """Return the address of the command's HTTP server: the API's, or that of a worker's health endpoints."""
-    return config.listen if command in API_COMMANDS else config.health
-
-
-def may_skip_listening(command: str, config: Config, error: OSError) -> bool:
+def may_skip_listening(config: Config, error: OSError) -> bool:
     """Return True for a worker whose default health address is in use: it delivers all the same. An API must exit."""
-    return command not in API_COMMANDS and not config.health_given and error.errno == errno.EADDRINUSE
+    return not config.runs_api and not config.health_given and error.errno == errno.EADDRINUSE
 
 
 def listen_error(address: Address, error: OSError) -> LaterError:

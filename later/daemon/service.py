@@ -35,7 +35,6 @@ from later.daemon.certificates import read_client_tls, read_server_certificate
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import (
-    listen_address,
     listen_error,
     log_not_listening,
     may_skip_listening,
@@ -53,7 +52,6 @@ from later.delivery.sender import Sender
 from later.delivery.signer import Signer
 from later.delivery.tls import TlsContexts
 from later.metrics import Exposition, Metrics
-from later.option_table import API_COMMANDS, WORKER_COMMANDS
 from later.option_types import Address
 from later.store.admission import write_limits
 from later.store.open import Store, connect_store
@@ -82,7 +80,6 @@ class Service:
 
     def __init__(
         self,
-        command: str,
         config: Config,
         metrics: Metrics,
         *,
@@ -90,11 +87,10 @@ class Service:
         exposition: Callable[[str], Awaitable[Exposition]],
         fail: Callable[[LaterError], None],
     ) -> None:
-        self._command = command
         self._metrics = metrics
         self._config = config
         self._fail = fail
-        self._slots = config.concurrency if command in WORKER_COMMANDS else 0
+        self._slots = config.concurrency if config.runs_worker else 0
         self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
         self._store = connect_store(
             StoreSettings(url=config.store_url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000),
@@ -103,7 +99,7 @@ class Service:
             config.policy,
             self._instance,
             metrics.round_trip_observer,
-            self.write_admission_limits if command in API_COMMANDS else None,
+            self.write_admission_limits if config.runs_api else None,
         )
         build_ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
         self._tickers = [
@@ -111,17 +107,17 @@ class Service:
             build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
             build_ticker("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
         ]
-        if command in API_COMMANDS:
+        if config.runs_api:
             audit_ticker = build_ticker("audit", self.write_audit_events, AUDIT_EVERY_MS)
             self._store.audit_trail.on_record = audit_ticker.wake
             self._tickers.append(audit_ticker)
         self._descriptors = raise_descriptor_limit()
         self._guard = build_guard(config)
-        tls = read_client_tls(config.ca, config.receivers) if command in WORKER_COMMANDS else None
+        tls = read_client_tls(config.ca, config.receivers) if config.runs_worker else None
         key_ring = lambda: self._store.signing.latest  # noqa: E731
         self._sender = build_sender(config, self._guard, metrics, self._descriptors, key_ring, tls)
         self._worker: Worker | None = None
-        if command in WORKER_COMMANDS:
+        if config.runs_worker:
             self._worker = Worker(
                 store=self._store,
                 sender=self._sender,
@@ -136,7 +132,7 @@ class Service:
         self._worker_started = False
         self._next_loop_measure: float | None = None
         """When (s, monotonic) the event loop should run `measure_event_loop` next."""
-        self._authorization = build_authorization(command, config, self._store, metrics)
+        self._authorization = build_authorization(config, self._store, metrics)
         if self._authorization.reads_keys:
             self._tickers.append(build_ticker("keys", self.read_keys, KEYS_EVERY_MS))
         app = self._build_app(metrics, why_not_ready, exposition)
@@ -157,7 +153,7 @@ class Service:
         exposition: Callable[[str], Awaitable[Exposition]],
     ) -> web.Application:
         config, worker = self._config, self._worker
-        address = listen_address(self._command, config)
+        address = config.http_address
         own_hosts = set() if address is None else {address.host}
         authorization = self._authorization
         cross_site_protection = CrossSiteProtection(
@@ -165,7 +161,7 @@ class Service:
             config.allow_origins,
             takes_any_host=lambda: not config.allow_hosts and authorization.asks_for_keys,
         )
-        if self._command not in API_COMMANDS:
+        if not config.runs_api:
             return build_health_app(
                 authorization=authorization,
                 cross_site_protection=cross_site_protection,
@@ -198,7 +194,7 @@ class Service:
             ConfigError: the signing key cannot be read.
             StoreMismatch: the store cannot serve this configuration.
         """
-        self._store.signing.use_masters(read_masters(self._command, self._config))
+        self._store.signing.use_masters(read_masters(self._config))
         try:
             await self._store.client.open()
             await self._report_signing()
@@ -235,12 +231,12 @@ class Service:
         Raises:
             LaterError: there is no root key, and the store has never had a key.
         """
-        address = listen_address(self._command, self._config)
+        address = self._config.http_address
         if address is None or not self._authorization.reads_keys:
             return
         with suppress(StoreDown):
             await self._store.key_book.read()
-        if self._command in API_COMMANDS and not address.is_loopback and not self._authorization.has_had_keys:
+        if self._config.runs_api and not address.is_loopback and not self._authorization.has_had_keys:
             raise no_keys_error(address)
         if not self._authorization.has_keys:
             log.warning("no API keys", detail='every call is refused: make one with "later keys create"')
@@ -259,14 +255,14 @@ class Service:
 
     async def listen(self) -> list[Address]:
         """Listen, and return the numeric addresses. Raises LaterError if an API cannot."""
-        address = listen_address(self._command, self._config)
+        address = self._config.http_address
         if address is None:
             return []
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, address.host, address.port).start()
         except OSError as error:
-            if not may_skip_listening(self._command, self._config, error):
+            if not may_skip_listening(self._config, error):
                 raise listen_error(address, error) from error
             log_not_listening(address)
         return [Address(host, port) for host, port, *_ in self._runner.addresses]
@@ -343,7 +339,7 @@ class Service:
         book = self._store.key_book
         await book.read()
         await book.write_uses()
-        if self._command in API_COMMANDS:
+        if self._config.runs_api:
             for key in await book.note_ended():
                 about = {"id": key.id, "name": key.name}
                 event = AuditEvent(action=AuditAction.KEY_ENDED, key=None, namespace=key.namespace, details=about)
@@ -403,11 +399,11 @@ def build_sender(
     )
 
 
-def build_authorization(command: str, config: Config, store: Store, metrics: Metrics) -> Authorization:
+def build_authorization(config: Config, store: Store, metrics: Metrics) -> Authorization:
     """Return the check of keys that the options say. A worker's metrics stay open on loopback."""
-    address = listen_address(command, config)
+    address = config.http_address
     is_loopback = address is None or address.is_loopback
-    if config.auth == "off" or (command not in API_COMMANDS and is_loopback):
+    if config.auth == "off" or (not config.runs_api and is_loopback):
         return Authorization()
     return Authorization(
         store.key_book,

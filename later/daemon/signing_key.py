@@ -14,7 +14,7 @@ _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 """The form of a key without its prefix: it must not be taken for a path, which is shown if there is no such file."""
 
 
-def read_masters(command: str, config: Config) -> tuple[Master, ...]:
+def read_masters(config: Config) -> tuple[Master, ...]:
     """Return the masters of the signing key; empty if there is none. Blocks.
 
     Without --signing-key, an embedded store has its own.
@@ -25,8 +25,7 @@ def read_masters(command: str, config: Config) -> tuple[Master, ...]:
     given = config.signing_key
     if given is not None and (MASTER_PREFIX in given or _KEY.search(given)):
         return _parse(given, "LATER_SIGNING_KEY")
-    has_embedded_store = config.data_given or (command == "up" and not config.redis_given)
-    if given is None and not has_embedded_store:
+    if given is None and not (config.data_given or config.runs_store):
         return ()
     file = signing_key_file(config.data) if given is None else Path(given)
     try:

@@ -13,7 +13,7 @@ from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
 from later.daemon.guard import log_guard, resolve_guard
 from later.daemon.lifecycle import Lifecycle, run_in_loop
-from later.daemon.listen import listen_address, log_listening
+from later.daemon.listen import log_listening
 from later.daemon.service import Service
 from later.metrics import Exposition, Metrics
 from later.worker.ticker import Ticker, TickResult, start_tickers
@@ -23,30 +23,28 @@ log = structlog.get_logger("later.daemon")
 STORE_METRICS_EVERY_MS = 15_000
 
 
-def run(command: str, config: Config) -> int:
+def run(config: Config) -> int:
     """Run `up`, `serve` or `worker` until it is stopped; return the exit status. Raises LaterError."""
-    return run_in_loop(SingleProcess(command, config).run())
+    return run_in_loop(SingleProcess(config).run())
 
 
 class SingleProcess:
     """The service, its backing store, and their lifecycle."""
 
-    def __init__(self, command: str, config: Config) -> None:
-        config = resolve_guard(command, config)
+    def __init__(self, config: Config) -> None:
+        config = resolve_guard(config)
         self._metrics = metrics = Metrics()
         metrics.processes.set(1)
         metrics.processes_up.set(1)
         self._store_read_at = time.monotonic()
         metrics.snapshot_age.set_function(lambda: time.monotonic() - self._store_read_at)
-        self._backing_store = build_backing_store(command, config, metrics)
+        self._backing_store = build_backing_store(config, metrics)
         self._lifecycle = Lifecycle(
             force_exit=self._backing_store.stop_nowait,
             reload=None if config.tls_cert is None else self.reload_certificate,
         )
-        self._address = listen_address(command, config)
         self._config = config
         self._service = Service(
-            command,
             replace(config, store_url=self._backing_store.url),
             metrics,
             why_not_ready=self.why_not_ready,
@@ -70,8 +68,8 @@ class SingleProcess:
         start_tickers([self._store_ticker], self._metrics)
         await self._service.start_work()
         bound = await self._service.listen()
-        if self._address is not None:
-            log_listening(self._address, bound, self._config)
+        if self._config.http_address is not None:
+            log_listening(self._config.http_address, bound, self._config)
 
     async def stop(self) -> None:
         """Stop the store last, whatever fails before."""

@@ -37,7 +37,7 @@ _PROGRAM = (
 """The child's import path is its last argument: in PYTHONPATH, a path with a colon would become two."""
 
 
-async def start_child(number: int, command: str, config: Config) -> Child:
+async def start_child(number: int, config: Config) -> Child:
     """Start a process: the same `later` and the same libraries as ours.
 
     It runs in its own session, so that a terminal's Ctrl-C reaches the supervisor alone. It inherits one end of the
@@ -51,7 +51,7 @@ async def start_child(number: int, command: str, config: Config) -> Child:
         channel = await open_channel(ours)
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", _PROGRAM, command, f"{number}/{config.processes}"),
+                *(sys.executable, "-P", "-c", _PROGRAM, config.command, f"{number}/{config.processes}"),
                 *("--channel", str(theirs.fileno()), "--log", config.log_format, config.log_level),
                 json.dumps([path or os.getcwd() for path in sys.path]),
                 pass_fds=(theirs.fileno(),),

@@ -27,19 +27,22 @@ EXPOSITION_TIMEOUT_S = 3.0
 
 
 def main() -> None:
-    """Run with the arguments `COMMAND NUMBER/OF --channel DESCRIPTOR --log FORMAT LEVEL`."""
-    command, number, _, descriptor, _, log_format, log_level = sys.argv[1:]
+    """Run with the arguments `COMMAND NUMBER/OF --channel DESCRIPTOR --log FORMAT LEVEL`.
+
+    The command is there for whoever lists the processes.
+    """
+    _, number, _, descriptor, _, log_format, log_level = sys.argv[1:]
     logs.setup(log_format, log_level, process=int(number.partition("/")[0]))
     end = socket.socket(fileno=int(descriptor))
     end.set_inheritable(False)
-    status = run_in_loop(serve(command, end))
+    status = run_in_loop(serve(end))
     os._exit(status)  # a thread may hang in a name lookup for a minute, and the interpreter would wait for it
 
 
-async def serve(command: str, end: socket.socket) -> int:
+async def serve(end: socket.socket) -> int:
     """Serve until the supervisor asks to stop; return the exit status."""
     channel = await open_channel(end)
-    child = ChildProcess(command, channel)
+    child = ChildProcess(channel)
     channel.serve(child.handlers())
     return await child.run()
 
@@ -47,8 +50,7 @@ async def serve(command: str, end: socket.socket) -> int:
 class ChildProcess:
     """A child's service, its lifecycle, and the handlers of the supervisor's calls."""
 
-    def __init__(self, command: str, channel: Channel) -> None:
-        self._command = command
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._lifecycle = Lifecycle(force_exit=lambda: None)  # the supervisor does everything that must be done then
         self._metrics = Metrics()
@@ -94,7 +96,6 @@ class ChildProcess:
     async def start(self) -> None:
         config, addresses = decode_startup(await self._channel.call("startup_config", timeout_s=START_TIMEOUT_S))
         self._service = service = Service(
-            self._command,
             config,
             self._metrics,
             why_not_ready=self.why_not_ready,

@@ -35,13 +35,11 @@ class ProcessPool:
 
     def __init__(
         self,
-        command: str,
         config: Config,
         *,
         handlers: Callable[[Child], Handlers],
         on_unexpected_exit: Callable[[Child], None],
     ) -> None:
-        self._command = command
         self._config = config
         self._entries = [PoolEntry(number) for number in range(1, config.processes + 1)]
         self._handlers = handlers
@@ -83,7 +81,7 @@ class ProcessPool:
             if entry.child is None and entry.start_at <= now:
                 entry.started_at = now
                 try:
-                    entry.child = child = await start_child(entry.number, self._command, self._config)
+                    entry.child = child = await start_child(entry.number, self._config)
                 except Exception as error:  # the other processes must start, and this one must be delayed
                     entry.start_at = now + entry.backoff.next_delay_ms(0)
                     reason = str(error) if isinstance(error, OSError) else repr(error)

@@ -22,7 +22,7 @@ from later.daemon.backing_store import build_backing_store
 from later.daemon.certificates import check_tls_files
 from later.daemon.guard import log_guard, resolve_guard
 from later.daemon.lifecycle import Lifecycle, run_in_loop
-from later.daemon.listen import listen_address, listen_error, log_listening, log_not_listening, may_skip_listening
+from later.daemon.listen import listen_error, log_listening, log_not_listening, may_skip_listening
 from later.daemon.signing_key import format_masters, read_masters
 from later.metrics import Exposition, Metrics
 from later.processes.child import MAX_SILENT_CHECKS, MAX_START_CHECKS, Child
@@ -45,9 +45,9 @@ STOP_GRACE_S = 10.0
 """How much longer than --drain a process may take to stop: to settle, to give tasks back, to report its exit."""
 
 
-def run(command: str, config: Config) -> int:
+def run(config: Config) -> int:
     """Run `up`, `serve` or `worker` until it is stopped; return the exit status. Raises LaterError."""
-    return run_in_loop(Supervisor(command, config).run())
+    return run_in_loop(Supervisor(config).run())
 
 
 class Supervisor:
@@ -56,25 +56,22 @@ class Supervisor:
     A child is killed after `max_silent_checks` checks in a row that it does not answer.
     """
 
-    def __init__(self, command: str, config: Config, *, max_silent_checks: int = MAX_SILENT_CHECKS) -> None:
-        check_tls_files(command, config)
-        self._command = command
-        self._config = config = resolve_guard(command, config)
+    def __init__(self, config: Config, *, max_silent_checks: int = MAX_SILENT_CHECKS) -> None:
+        check_tls_files(config)
+        self._config = config = resolve_guard(config)
         self._max_silent_checks = max_silent_checks
         self._metrics = metrics = Metrics()
         metrics.processes.set(config.processes)
         metrics.processes_up.set_function(lambda: len(self._children.up))
         self._store_read_at = time.monotonic()
         metrics.snapshot_age.set_function(lambda: time.monotonic() - self._store_read_at)
-        self._backing_store = build_backing_store(command, config, metrics)
+        self._backing_store = build_backing_store(config, metrics)
         self._lifecycle = Lifecycle(
             force_exit=self.force_exit,
             reload=None if config.tls_cert is None else self.reload_certificates,
         )
         self._reload: asyncio.Task[None] | None = None
-        self._children = ProcessPool(
-            command, config, handlers=self.handlers, on_unexpected_exit=self.on_unexpected_exit
-        )
+        self._children = ProcessPool(config, handlers=self.handlers, on_unexpected_exit=self.on_unexpected_exit)
         self._process_metrics = ProcessMetrics(metrics, config.processes)
         build_ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
         self._check_ticker = build_ticker("processes", self.check_children, CHECK_EVERY_MS)
@@ -90,19 +87,19 @@ class Supervisor:
 
     async def start(self) -> None:
         await self._backing_store.start()
-        masters = read_masters(self._command, self._config)
+        masters = read_masters(self._config)
         self._config = replace(self._config, signing_key=format_masters(masters))
         await self.reserve_port()
         start_tickers((self._check_ticker, self._process_ticker, self._store_ticker), self._metrics)
 
     async def reserve_port(self) -> None:
-        address = listen_address(self._command, self._config)
+        address = self._config.http_address
         if address is None:
             return
         try:
             self._port = await reserve_port(address)
         except OSError as error:
-            if not may_skip_listening(self._command, self._config, error):
+            if not may_skip_listening(self._config, error):
                 raise listen_error(address, error) from error
             log_not_listening(address)
 

@@ -14,17 +14,17 @@ from later.config import Config
 from later.option_table import DAEMON_COMMANDS
 from tests.cli.api_stub import Capture
 
-DaemonRuns = list[tuple[str, str, Config]]
+DaemonRuns = list[tuple[str, Config]]
 
 
 @pytest.fixture
 def daemons(monkeypatch: pytest.MonkeyPatch) -> DaemonRuns:
-    """The daemons that were run, each with its runner, its command and its configuration; none really runs."""
+    """The daemons that were run, each with its runner and its configuration; none really runs."""
     runs: DaemonRuns = []
 
-    def record(runner: str) -> Callable[[str, Config], int]:
-        def run(command: str, config: Config) -> int:
-            runs.append((runner, command, config))
+    def record(runner: str) -> Callable[[Config], int]:
+        def run(config: Config) -> int:
+            runs.append((runner, config))
             return 7
 
         return run
@@ -38,23 +38,24 @@ def test_a_daemon_runs_with_its_configuration_and_exits_immediately(daemons: Dae
     assert run(["up", "--tick", "1"]) == ExitStatus(7, immediate=True)
     assert run(["serve", "--redis", "redis://a"]) == ExitStatus(7, immediate=True)
     assert run(["worker", "--data", "d"]) == ExitStatus(7, immediate=True)
-    (*up, up_config), (*serve, serve_config), (*worker, worker_config) = daemons
-    assert (up, serve, worker) == (["single", "up"], ["single", "serve"], ["single", "worker"])
-    assert (up_config.tick_ms, up_config.redis_given) == (1000, False)
-    assert serve_config.store_url == "redis://a"
-    assert worker_config.store_url == f"unix://{Path.cwd()}/d/store.sock"
+    assert [runner for runner, _ in daemons] == ["single"] * 3
+    up, serve, worker = (config for _, config in daemons)
+    assert (up.command, up.tick_ms, up.redis_given) == ("up", 1000, False)
+    assert (serve.command, serve.store_url) == ("serve", "redis://a")
+    assert worker.command == "worker"
+    assert worker.store_url == f"unix://{Path.cwd()}/d/store.sock"
 
 
 @pytest.mark.parametrize("command", ["up", "serve", "worker"])
 def test_a_daemon_of_several_processes_runs_a_supervisor(command: str, daemons: DaemonRuns) -> None:
     run([command, "--processes", "3"])
-    ((runner, name, config),) = daemons
-    assert (runner, name, config.processes) == ("supervisor", command, 3)
+    ((runner, config),) = daemons
+    assert (runner, config.command, config.processes) == ("supervisor", command, 3)
 
 
 def test_names_and_origins_may_be_given_many_times(daemons: DaemonRuns) -> None:
     run(["up", "--allow-host", "a", "--allow-host", "b", "--allow-origin", "https://a", "--allow-origin", "https://b"])
-    ((_, _, config),) = daemons
+    ((_, config),) = daemons
     assert config.allow_hosts == frozenset({"a", "b"})
     assert config.allow_origins == frozenset({"https://a", "https://b"})
 
@@ -62,13 +63,13 @@ def test_names_and_origins_may_be_given_many_times(daemons: DaemonRuns) -> None:
 def test_what_is_on_or_off_is_on_if_it_has_no_value(daemons: DaemonRuns) -> None:
     run(["up", "--behind-proxy", "--https-only", "--tick", "1"])
     run(["up", "--behind-proxy", "off", "--delays", "off"])
-    (_, _, on), (_, _, off) = daemons
+    (_, on), (_, off) = daemons
     assert (on.behind_proxy, on.https_only, on.tick_ms) == (True, True, 1000)
     assert (off.behind_proxy, off.https_only, off.policy.delays) == (False, False, False)
 
 
 def test_a_daemon_that_fails_exits_immediately(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    def fail(command: str, config: Config) -> int:
+    def fail(config: Config) -> int:
         raise OSError(98, "address already in use")
 
     monkeypatch.setattr("later.daemon.single.run", fail)

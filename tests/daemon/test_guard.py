@@ -14,8 +14,8 @@ LOOPBACK = "this daemon is on loopback, with its own store and without keys"
 
 
 def why_off(command: str, flags: dict[str, str], *, has_keys: bool = False) -> str | None:
-    config = resolve_guard(command, load(command, flags, {}))
-    assert resolve_guard(command, config) == config
+    config = resolve_guard(load(command, flags, {}))
+    assert resolve_guard(config) == config
     return why_guard_is_off(config.guard, has_keys=has_keys)
 
 

@@ -30,7 +30,6 @@ STEPS = {
 async def a_service() -> Service:
     """Return a service that works, on a store that is not there."""
     service = Service(
-        "up",
         load("up", {"redis": "redis://127.0.0.1:1", "listen": "127.0.0.1:0"}, {}),
         Metrics(),
         why_not_ready=AsyncMock(),
@@ -68,7 +67,7 @@ async def test_a_stop_closes_everything_even_if_one_step_raises(broken: str, mon
 
 async def test_a_service_that_was_not_started_can_be_stopped() -> None:
     config = load("up", {"redis": "redis://127.0.0.1:1"}, {})
-    await Service("up", config, Metrics(), why_not_ready=AsyncMock(), exposition=AsyncMock(), fail=AsyncMock()).stop()
+    await Service(config, Metrics(), why_not_ready=AsyncMock(), exposition=AsyncMock(), fail=AsyncMock()).stop()
 
 
 async def test_all_steps_end_before_the_error_of_one_is_raised() -> None:

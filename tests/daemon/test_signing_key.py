@@ -33,12 +33,12 @@ class TestItsOwnKey:
         made = file.read_text()
         make_signing_key(tmp_path)
         assert file.read_text() == made
-        assert read_masters("up", config("up", data=str(tmp_path)))[0].text == made.strip()
+        assert read_masters(config("up", data=str(tmp_path)))[0].text == made.strip()
 
     def test_of_many_starts_at_a_time_one_makes_it(self, tmp_path: Path) -> None:
         def start(_: int) -> tuple[Master, ...]:
             make_signing_key(tmp_path)
-            return read_masters("up", config("up", data=str(tmp_path)))
+            return read_masters(config("up", data=str(tmp_path)))
 
         with ThreadPoolExecutor(16) as starts:
             assert len(set(starts.map(start, range(64)))) == 1
@@ -59,7 +59,7 @@ class TestItsOwnKey:
     def test_other_commands_on_the_same_directory_use_it(self, tmp_path: Path) -> None:
         make_signing_key(tmp_path)
         for command in ("serve", "worker", "doctor", "secrets"):
-            assert len(read_masters(command, config(command, data=str(tmp_path)))) == 1
+            assert len(read_masters(config(command, data=str(tmp_path)))) == 1
 
     def test_on_a_store_of_its_own_no_other_directory_counts(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -67,34 +67,34 @@ class TestItsOwnKey:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "later-data").mkdir()
         make_signing_key(tmp_path / "later-data")
-        assert read_masters("up", config("up", redis="redis://a")) == ()
-        assert read_masters("worker", config()) == ()
-        assert len(read_masters("up", config("up"))) == 1
+        assert read_masters(config("up", redis="redis://a")) == ()
+        assert read_masters(config()) == ()
+        assert len(read_masters(config("up"))) == 1
 
 
 class TestAGivenKey:
     def test_a_file_is_read_line_by_line(self, tmp_path: Path) -> None:
         file = tmp_path / "key"
         file.write_text(f"# new\n{OTHER.text}\n\n{MASTER.text}\n")
-        assert read_masters("worker", config(signing_key=str(file))) == (OTHER, MASTER)
+        assert read_masters(config(signing_key=str(file))) == (OTHER, MASTER)
 
     def test_the_environment_takes_a_file_or_the_keys_themselves(self, tmp_path: Path) -> None:
         file = tmp_path / "key"
         file.write_text(MASTER.text)
         for text in (str(file), MASTER.text):
-            assert read_masters("worker", config(environ={"LATER_SIGNING_KEY": text})) == (MASTER,)
+            assert read_masters(config(environ={"LATER_SIGNING_KEY": text})) == (MASTER,)
         both = f"{OTHER.text}\n{MASTER.text}\n"
-        assert read_masters("worker", config(environ={"LATER_SIGNING_KEY": both})) == (OTHER, MASTER)
+        assert read_masters(config(environ={"LATER_SIGNING_KEY": both})) == (OTHER, MASTER)
 
     def test_it_wins_over_that_of_the_directory(self, tmp_path: Path) -> None:
         make_signing_key(tmp_path)
         given = config("up", {"LATER_SIGNING_KEY": MASTER.text}, data=str(tmp_path))
-        assert read_masters("up", given) == (MASTER,)
+        assert read_masters(given) == (MASTER,)
 
     def test_the_processes_of_a_daemon_get_the_keys_and_not_the_file(self) -> None:
         text = format_masters((OTHER, MASTER))
         assert text is not None
-        assert read_masters("worker", config(environ={"LATER_SIGNING_KEY": text})) == (OTHER, MASTER)
+        assert read_masters(config(environ={"LATER_SIGNING_KEY": text})) == (OTHER, MASTER)
         assert format_masters(()) is None
 
     def test_a_key_on_the_command_line_is_refused_and_not_shown(self) -> None:
@@ -115,7 +115,7 @@ class TestAGivenKey:
             (".", "cannot be read: Is a directory"),
         ):
             with pytest.raises(ConfigError) as caught:
-                read_masters("worker", config(signing_key=str(tmp_path / name)))
+                read_masters(config(signing_key=str(tmp_path / name)))
             assert f"--signing-key {tmp_path / name}: " in str(caught.value)
             assert reason in str(caught.value)
             assert "AAAA" not in str(caught.value)
@@ -124,9 +124,9 @@ class TestAGivenKey:
         key = MASTER.text[5:]
         for text in (f" {MASTER.text}", f'"{MASTER.text}"', f"whsec_{key}", key):
             with pytest.raises(ConfigError) as caught:
-                read_masters("worker", config(environ={"LATER_SIGNING_KEY": f"{text}\nx"}))
+                read_masters(config(environ={"LATER_SIGNING_KEY": f"{text}\nx"}))
             assert key not in str(caught.value)
 
     def test_a_wrong_key_in_the_environment_is_not_shown(self) -> None:
         with pytest.raises(ConfigError, match=r"^LATER_SIGNING_KEY: expected whmk_ and .* unlike line 1$"):
-            read_masters("worker", config(environ={"LATER_SIGNING_KEY": make_master().text[:-3]}))
+            read_masters(config(environ={"LATER_SIGNING_KEY": make_master().text[:-3]}))

@@ -216,7 +216,7 @@ async def test_a_child_gets_our_paths_and_the_log_options_and_no_other_option(mo
     monkeypatch.setenv("LATER_REDIS", "redis://me:secret@a")
     monkeypatch.setenv("PYTHONPATH", "/theirs")
     config = load("worker", {"processes": "4", "log_format": "json", "log_level": "warning", "redis": "redis://a"}, {})
-    child = await start_child(2, "worker", config)
+    child = await start_child(2, config)
     child.channel.serve({})
     await child.stop(5)
     ((line, env),) = started

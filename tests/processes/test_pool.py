@@ -21,7 +21,7 @@ def a_pool() -> ProcessPool:
     def fail(child: Child) -> None:
         raise AssertionError("it never ran")
 
-    return ProcessPool("up", load("up", {"processes": "2"}, {}), handlers=lambda child: {}, on_unexpected_exit=fail)
+    return ProcessPool(load("up", {"processes": "2"}, {}), handlers=lambda child: {}, on_unexpected_exit=fail)
 
 
 async def test_each_start_is_retried_with_growing_delays(pool: ProcessPool) -> None:
@@ -57,7 +57,7 @@ async def test_missing_processes_are_not_ready_and_need_no_stop(pool: ProcessPoo
 async def test_a_bug_in_one_start_counts_as_an_exit_and_the_others_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
 
-    async def fail(number: int, command: str, config: Config) -> Child:
+    async def fail(number: int, config: Config) -> Child:
         started.append(number)
         raise ZeroDivisionError
 

@@ -23,7 +23,7 @@ FAILURE = {"samples": [], "failure": "cannot listen"}
 @pytest.fixture
 def supervisor() -> Supervisor:
     flags = {"processes": "2", "redis": "redis://127.0.0.1:1", "health": "localhost:0"}
-    return Supervisor("worker", load("worker", flags, {}))
+    return Supervisor(load("worker", flags, {}))
 
 
 @pytest.fixture

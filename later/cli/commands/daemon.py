@@ -48,4 +48,4 @@ def _run_daemon(command: str, flags: Mapping[str, str | None]) -> ExitStatus:
     config = read_root_key(load_config(command, flags), os.environ)
     # Imported here, because the supervisor of several processes needs none of the modules that serve in its children.
     runner = importlib.import_module("later.daemon.single" if config.processes == 1 else "later.processes.supervisor")
-    return ExitStatus(exit_code(lambda: runner.run(command, config)), immediate=True)
+    return ExitStatus(exit_code(lambda: runner.run(config)), immediate=True)

@@ -28,7 +28,7 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
     machine's, and if signing secrets need a key that --signing-key lacks.
     """
     config = load_config("doctor", flags)
-    masters = read_masters("doctor", config)
+    masters = read_masters(config)
 
     async def examine(store: Store) -> int:
         store.signing.use_masters(masters)

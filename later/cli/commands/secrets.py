@@ -240,7 +240,7 @@ def list_secrets(*, as_json: bool, **flags: str | None) -> int:
 def _run(flags: Mapping[str, str | None], work: Callable[[Store], Awaitable[int]]) -> int:
     """Run a command on the store, with the signing key that the options name. Returns the exit status."""
     config = load_config(COMMAND, flags)
-    masters = read_masters(COMMAND, config)
+    masters = read_masters(config)
 
     async def with_masters(store: Store) -> int:
         store.signing.use_masters(masters)
