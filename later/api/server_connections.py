@@ -101,6 +101,7 @@ class AcceptedConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         head_until = loop.time() + FIRST_HEAD_S
         if self._connections.certificate is None:
+            tcp.set_write_buffer_limits(high=0)  # or the end of an answer could be left unread for ever
             protocol = self._build(head_until)
             tcp.set_protocol(protocol)
             protocol.connection_made(tcp)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -119,6 +120,22 @@ async def test_a_client_that_does_not_read_its_answer_is_cut() -> None:
             client.send(b'POST /list HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n{"topic":"order"}')
             await wait_until(lambda: connections.count == 2)
             await wait_until(lambda: connections.count == 1)
+
+
+async def test_a_client_that_leaves_the_end_of_a_short_answer_unread_is_cut() -> None:
+    connections = ServerConnections(idle_s=0.1)
+    async with serve_api(connections=connections, fake_store=True) as api:
+        assert (await api.post("/create", {**MINIMAL, "content": "x" * 60_000, "delay": 60}))[0] == 200
+        [site] = api.http.server.runner.sites
+        for listening in site._server.sockets:  # accepted connections inherit it; less is left than a transport buffers
+            with socket.socket(fileno=os.dup(listening.fileno())) as server_socket:
+                server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect((api.http.host, api.http.port))
+            client.send(b'POST /list HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n{"topic":"order"}')
+            await wait_until(lambda: connections.count > 0)
+            await wait_until(lambda: connections.count == 0)
 
 
 async def test_one_connection_too_many_is_closed_at_once_and_counted() -> None:
