@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import web
@@ -14,7 +15,7 @@ from later.api.callback_check import CallbackCheck
 from later.api.cross_site import CrossSiteProtection
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
-from later.api.health import HealthHandlers
+from later.api.health import HealthHandlers, HealthSource
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_policy
@@ -28,8 +29,7 @@ from later.api.topics import TopicHandlers, parse_topic_scope
 from later.core.address_guard import AddressGuard
 from later.core.api_keys import Scope
 from later.core.clock import Clock
-from later.core.errors import LaterError
-from later.metrics import Exposition, Metrics
+from later.metrics import Metrics
 from later.store.open import Store
 
 TOPIC_PATH = "/topics/{topic:[^/]+}"
@@ -40,31 +40,70 @@ PULSAR_NAMESPACE_PATH = "/admin/v2/namespaces/public/{namespace:[^/]+}"
 PULSAR_TOPIC_PATH = "/admin/v2/persistent/public/{namespace:[^/]+}/{topic:[^/]+}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApiSettings:
+    """The settings of the API.
+
+    `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store. The counts of a bulk job are
+    kept for `remember_ms`. `lease_ms` is the length of a lease if the daemon's timeout applies to the task's topic.
+    """
+
+    max_body: int
+    max_pending_writes: int
+    remember_ms: int
+    lease_ms: int
+
+
 def build_app(
+    settings: ApiSettings,
     *,
     store: Store,
     metrics: Metrics,
     guard: AddressGuard,
-    max_body: int,
-    remember_ms: int,
-    max_pending_writes: int,
-    lease_ms: int,
     authorization: Authorization,
     cross_site_protection: CrossSiteProtection,
-    why_not_ready: Callable[[], Awaitable[LaterError | None]],
-    exposition: Callable[[str], Awaitable[Exposition]],
+    health: HealthSource,
     wake_delay_ticker: Callable[[int], None],
 ) -> web.Application:
     """Build the application of `later serve`.
 
-    `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store. The counts of a bulk job are
-    kept for `remember_ms`. `lease_ms` is the length of a lease if the daemon's timeout applies to the task's topic.
     `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
     `guard` judges the callbacks that are written.
     `cross_site_protection` checks each request first if the application is served by `server.Runner`.
     """
-    callback_check = CallbackCheck(guard, metrics)
-    pending_writes, bytes_in_answers = PendingWrites(max_pending_writes), BytesInAnswers()
+    routes = [
+        *_task_routes(settings, store, metrics, CallbackCheck(guard, metrics), wake_delay_ticker),
+        *_policy_routes(store, settings.max_body),
+        *_signing_routes(store, settings.max_body),
+        *_health_routes(authorization, health, store.clock),
+        Route("GET", "/whoami", WhoAmIHandler(settings.max_body).show, NoScope.ANY_KEY),
+    ]
+    return _build_from_routes(routes, authorization, cross_site_protection, metrics)
+
+
+def build_health_app(
+    *,
+    authorization: Authorization,
+    cross_site_protection: CrossSiteProtection,
+    metrics: Metrics,
+    health: HealthSource,
+    clock: Clock,
+) -> web.Application:
+    """Build the application of `later worker --health`. `clock` is the store's."""
+    routes = _health_routes(authorization, health, clock)
+    return _build_from_routes(routes, authorization, cross_site_protection, metrics)
+
+
+def _task_routes(
+    settings: ApiSettings,
+    store: Store,
+    metrics: Metrics,
+    callback_check: CallbackCheck,
+    wake_delay_ticker: Callable[[int], None],
+) -> list[Route]:
+    """Return the routes of tasks, bulk jobs and topics."""
+    max_body = settings.max_body
+    pending_writes, bytes_in_answers = PendingWrites(settings.max_pending_writes), BytesInAnswers()
     metrics.pending_writes.set_function(lambda: pending_writes.count)
     tasks = TaskHandlers(
         store=store,
@@ -79,7 +118,7 @@ def build_app(
         metrics=metrics,
         callback_check=callback_check,
         max_body=max_body,
-        remember_ms=remember_ms,
+        remember_ms=settings.remember_ms,
         pending_writes=pending_writes,
         bytes_in_answers=bytes_in_answers,
         wake_delay_ticker=wake_delay_ticker,
@@ -94,9 +133,9 @@ def build_app(
     listing = ListHandlers(
         store=store, max_body=max_body, pending_writes=pending_writes, bytes_in_answers=bytes_in_answers
     )
-    explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending_writes, lease_ms=lease_ms)
+    explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending_writes, lease_ms=settings.lease_ms)
     topics = TopicHandlers(store)
-    routes = [
+    return [
         Route("POST", "/create", tasks.create, Scope.CREATE, is_fast=True),
         Route("POST", "/query", tasks.query, Scope.READ, is_fast=True),
         Route("POST", "/delete", tasks.delete, Scope.EDIT, is_fast=True),
@@ -112,33 +151,7 @@ def build_app(
         Route("POST", "/explain", explain.explain, Scope.READ),
         Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit")),
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
-        Route("GET", "/whoami", WhoAmIHandler(max_body).show, NoScope.ANY_KEY),
     ]
-    return _build_from_routes(
-        [
-            *routes,
-            *_policy_routes(store, max_body),
-            *_signing_routes(store, max_body),
-            *_health_routes(authorization, why_not_ready, exposition, store.clock),
-        ],
-        authorization,
-        cross_site_protection,
-        metrics,
-    )
-
-
-def build_health_app(
-    *,
-    authorization: Authorization,
-    cross_site_protection: CrossSiteProtection,
-    metrics: Metrics,
-    why_not_ready: Callable[[], Awaitable[LaterError | None]],
-    exposition: Callable[[str], Awaitable[Exposition]],
-    clock: Clock,
-) -> web.Application:
-    """Build the application of `later worker --health`. `clock` is the store's."""
-    routes = _health_routes(authorization, why_not_ready, exposition, clock)
-    return _build_from_routes(routes, authorization, cross_site_protection, metrics)
 
 
 def _policy_routes(store: Store, max_body: int) -> list[Route]:
@@ -182,18 +195,8 @@ def _signing_routes(store: Store, max_body: int) -> list[Route]:
     return routes
 
 
-def _health_routes(
-    authorization: Authorization,
-    why_not_ready: Callable[[], Awaitable[LaterError | None]],
-    exposition: Callable[[str], Awaitable[Exposition]],
-    clock: Clock,
-) -> list[Route]:
-    health = HealthHandlers(
-        why_not_ready=why_not_ready,
-        may_read_metrics=authorization.may_read_metrics,
-        exposition=exposition,
-        clock=clock,
-    )
+def _health_routes(authorization: Authorization, source: HealthSource, clock: Clock) -> list[Route]:
+    health = HealthHandlers(source, may_read_metrics=authorization.may_read_metrics, clock=clock)
     return [
         Route("GET", "/livez", health.live, NoScope.OPEN, is_health=True),
         Route("GET", "/readyz", health.ready, NoScope.OPEN, is_health=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -16,25 +17,34 @@ from later.metrics import Exposition
 REASON_NEEDS_KEY = "not ready: a key that may read the metrics is told why"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthSource:
+    """The health of a whole daemon, whose processes each serve it.
+
+    `why_not_ready` returns the error that keeps the daemon from its work, or None if it is ready. `exposition` returns
+    all metrics in the format that the header `Accept` asks for.
+    """
+
+    why_not_ready: Callable[[], Awaitable[LaterError | None]]
+    exposition: Callable[[str], Awaitable[Exposition]]
+
+
 class HealthHandlers:
     """Handlers of liveness, readiness and metrics.
 
-    `why_not_ready` returns the error that keeps the daemon from its work, or None if it is ready. Only who may read the
-    metrics, by `may_read_metrics`, is told it, or that the store's `clock` is wrong. `exposition` returns all metrics
-    in the format that the header `Accept` asks for.
+    Only who may read the metrics, by `may_read_metrics`, is told why the daemon is not ready, or that the store's
+    `clock` is wrong.
     """
 
     def __init__(
         self,
+        source: HealthSource,
         *,
-        why_not_ready: Callable[[], Awaitable[LaterError | None]],
         may_read_metrics: Callable[[web.BaseRequest], Awaitable[bool]],
-        exposition: Callable[[str], Awaitable[Exposition]],
         clock: Clock,
     ) -> None:
         self._may_read_metrics = may_read_metrics
-        self._why_not_ready = why_not_ready
-        self._exposition = exposition
+        self._source = source
         self._clock = clock
 
     async def live(self, request: web.Request) -> web.StreamResponse:
@@ -43,7 +53,7 @@ class HealthHandlers:
 
     async def ready(self, request: web.Request) -> web.StreamResponse:
         """`GET /readyz`. A store that answers what it never should is away, too: the daemon is not at fault."""
-        error = await self._why_not_ready()
+        error = await self._source.why_not_ready()
         if error is None:
             warning = warn_of_clock(self._clock)
             if warning is None or not await self._may_read_metrics(request):
@@ -57,7 +67,7 @@ class HealthHandlers:
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """`GET /metrics`: all metrics or none, because missing ones would look like counters that were reset."""
         try:
-            text, content_type = await self._exposition(request.headers.get("Accept", ""))
+            text, content_type = await self._source.exposition(request.headers.get("Accept", ""))
         except LaterError as error:
             return problem_response(ErrorBody(status=503, detail=str(error)), NOT_READY)
         return web.Response(body=text.encode(), headers={**DATA_HEADERS, "Content-Type": content_type})

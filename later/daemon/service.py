@@ -10,19 +10,15 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 
 import structlog
-from aiohttp import web
 
 from later import __version__
-from later.api.app import build_app, build_health_app
-from later.api.authorization import Authorization
-from later.api.cross_site import CrossSiteProtection
-from later.api.server import Runner
-from later.api.server_connections import ServerConnections, connection_limit
+from later.api.health import HealthSource
+from later.api.server_connections import connection_limit
 from later.config import Config
 from later.core.address_guard import AddressGuard
 from later.core.admission_limits import AdmissionLimits
@@ -31,15 +27,10 @@ from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.core.policy import Sign
 from later.core.signing import KeyRing
-from later.daemon.certificates import read_client_tls, read_server_certificate
+from later.daemon.certificates import read_client_tls
 from later.daemon.guard import build_guard, why_guard_is_off
+from later.daemon.http_server import HttpServer
 from later.daemon.lifecycle import wait_for_all
-from later.daemon.listen import (
-    listen_error,
-    log_not_listening,
-    may_skip_listening,
-    no_keys_error,
-)
 from later.daemon.signing_key import read_masters
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.aiohttp_client import AiohttpClient
@@ -50,11 +41,9 @@ from later.delivery.proxy import Proxy
 from later.delivery.refusals import RefusalReport
 from later.delivery.sender import Sender
 from later.delivery.signer import Signer
-from later.delivery.tls import TlsContexts
-from later.metrics import Exposition, Metrics
-from later.option_types import Address
+from later.metrics import Metrics
 from later.store.admission import write_limits
-from later.store.open import Store, connect_store
+from later.store.open import connect_store
 from later.store.schema import Execute
 from later.store.settings import StoreSettings
 from later.worker.ticker import Ticker, TickResult, start_tickers
@@ -68,14 +57,12 @@ KEYS_EVERY_MS = 1000
 EVENT_LOOP_EVERY_MS = 500
 HEARTBEAT_EVERY_MS = 2000
 AUDIT_EVERY_MS = 1000
-REQUEST_GRACE_S = 5.0
-"""How long a stop waits for requests in flight: longer than the store may take to answer."""
 
 
 class Service:
     """The API, the worker, or both, as the command says, with the tickers that both need.
 
-    `why_not_ready` and `exposition` answer /readyz and /metrics; `fail` is called if the store cannot serve us.
+    The HTTP server answers by `health`; `fail` is called if the store cannot serve us.
     """
 
     def __init__(
@@ -83,8 +70,7 @@ class Service:
         config: Config,
         metrics: Metrics,
         *,
-        why_not_ready: Callable[[], Awaitable[LaterError | None]],
-        exposition: Callable[[str], Awaitable[Exposition]],
+        health: HealthSource,
         fail: Callable[[LaterError], None],
     ) -> None:
         self._metrics = metrics
@@ -101,21 +87,11 @@ class Service:
             metrics.round_trip_observer,
             self.write_admission_limits if config.runs_api else None,
         )
-        build_ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
-        self._tickers = [
-            build_ticker("clock", self.measure_clock, CLOCK_EVERY_MS),
-            build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
-            build_ticker("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
-        ]
-        if config.runs_api:
-            audit_ticker = build_ticker("audit", self.write_audit_events, AUDIT_EVERY_MS)
-            self._store.audit_trail.on_record = audit_ticker.wake
-            self._tickers.append(audit_ticker)
         self._descriptors = raise_descriptor_limit()
         self._guard = build_guard(config)
-        tls = read_client_tls(config.ca, config.receivers) if config.runs_worker else None
-        key_ring = lambda: self._store.signing.latest  # noqa: E731
-        self._sender = build_sender(config, self._guard, metrics, self._descriptors, key_ring, tls)
+        self._sender = build_sender(
+            config, self._guard, metrics, self._descriptors, key_ring=lambda: self._store.signing.latest
+        )
         self._worker: Worker | None = None
         if config.runs_worker:
             self._worker = Worker(
@@ -128,62 +104,37 @@ class Service:
                 remember_ms=config.remember_ms,
                 random=random.random,
             )
-            self._tickers.append(build_ticker("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS))
         self._worker_started = False
         self._next_loop_measure: float | None = None
         """When (s, monotonic) the event loop should run `measure_event_loop` next."""
-        self._authorization = build_authorization(config, self._store, metrics)
-        if self._authorization.reads_keys:
-            self._tickers.append(build_ticker("keys", self.read_keys, KEYS_EVERY_MS))
-        app = self._build_app(metrics, why_not_ready, exposition)
-        self._certificate = read_server_certificate(config.tls_cert, config.tls_key)
-        connections = ServerConnections(
-            most=config.connections or connection_limit(self._descriptors, self._slots),
-            idle_s=config.idle_ms / 1000,
-            count_refused=metrics.connections_refused.inc,
-            certificate=self._certificate,
-        )
-        self._runner = Runner(app, connections, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
-        self.store_metrics = StoreMetrics(self._store, metrics)
-
-    def _build_app(
-        self,
-        metrics: Metrics,
-        why_not_ready: Callable[[], Awaitable[LaterError | None]],
-        exposition: Callable[[str], Awaitable[Exposition]],
-    ) -> web.Application:
-        config, worker = self._config, self._worker
-        address = config.http_address
-        own_hosts = set() if address is None else {address.host}
-        authorization = self._authorization
-        cross_site_protection = CrossSiteProtection(
-            config.allow_hosts | own_hosts,
-            config.allow_origins,
-            takes_any_host=lambda: not config.allow_hosts and authorization.asks_for_keys,
-        )
-        if not config.runs_api:
-            return build_health_app(
-                authorization=authorization,
-                cross_site_protection=cross_site_protection,
-                metrics=metrics,
-                why_not_ready=why_not_ready,
-                exposition=exposition,
-                clock=self._store.clock,
-            )
-        return build_app(
-            store=self._store,
-            metrics=metrics,
+        self.http_server = HttpServer(
+            config,
+            self._store,
+            metrics,
+            health,
             guard=self._guard,
-            max_body=config.max_body,
-            remember_ms=config.remember_ms,
-            max_pending_writes=config.max_pending_writes,
-            lease_ms=config.lease_ms,
-            authorization=authorization,
-            cross_site_protection=cross_site_protection,
-            why_not_ready=why_not_ready,
-            exposition=exposition,
-            wake_delay_ticker=worker.delay_ticker.wake if worker is not None else lambda due_at: None,
+            most_connections=config.connections or connection_limit(self._descriptors, self._slots),
+            wake_delay_ticker=self._worker.delay_ticker.wake if self._worker is not None else lambda due_at: None,
         )
+        self.store_metrics = StoreMetrics(self._store, metrics)
+        self._tickers = self._build_tickers()
+
+    def _build_tickers(self) -> list[Ticker]:
+        build = partial(Ticker.on_local_clock, count_error=self._metrics.count_tick_error)
+        tickers = [
+            build("clock", self.measure_clock, CLOCK_EVERY_MS),
+            build("policies", self.read_policies, POLICIES_EVERY_MS),
+            build("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
+        ]
+        if self._config.runs_api:
+            audit_ticker = build("audit", self.write_audit_events, AUDIT_EVERY_MS)
+            self._store.audit_trail.on_record = audit_ticker.wake
+            tickers.append(audit_ticker)
+        if self._config.runs_worker:
+            tickers.append(build("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS))
+        if self.http_server.authorization.reads_keys:
+            tickers.append(build("keys", self.read_keys, KEYS_EVERY_MS))
+        return tickers
 
     async def open(self) -> int | None:
         """Read the signing key and open the store; return how many tasks it holds.
@@ -218,28 +169,9 @@ class Service:
 
     def decide_guard(self) -> str | None:
         """Turn the address guard on or off, and return why it is off. The store must be open."""
-        why_off = why_guard_is_off(self._config.guard, has_keys=self._authorization.asks_for_keys)
+        why_off = why_guard_is_off(self._config.guard, has_keys=self.http_server.authorization.asks_for_keys)
         self._guard.is_on = why_off is None
         return why_off
-
-    async def check_keys(self) -> None:
-        """Refuse to listen where others can call and nobody has a key, before anything is delivered.
-
-        A store that is away is waited for: the API answers 503 until its keys were read. A worker delivers all the
-        same: without a key, its metrics are closed.
-
-        Raises:
-            LaterError: there is no root key, and the store has never had a key.
-        """
-        address = self._config.http_address
-        if address is None or not self._authorization.reads_keys:
-            return
-        with suppress(StoreDown):
-            await self._store.key_book.read()
-        if self._config.runs_api and not address.is_loopback and not self._authorization.has_had_keys:
-            raise no_keys_error(address)
-        if not self._authorization.has_keys:
-            log.warning("no API keys", detail='every call is refused: make one with "later keys create"')
 
     async def start_work(self) -> None:
         """Start the tickers and the worker."""
@@ -252,34 +184,6 @@ class Service:
                 log.info("calls go through a proxy", proxy=self._config.shown_proxy)
             self._worker.start()
             self._worker_started = True
-
-    async def listen(self) -> list[Address]:
-        """Listen, and return the numeric addresses. Raises LaterError if an API cannot."""
-        address = self._config.http_address
-        if address is None:
-            return []
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, address.host, address.port).start()
-        except OSError as error:
-            if not may_skip_listening(self._config, error):
-                raise listen_error(address, error) from error
-            log_not_listening(address)
-        return [Address(host, port) for host, port, *_ in self._runner.addresses]
-
-    async def listen_shared(self, addresses: Sequence[Address]) -> None:
-        """Listen beside other processes, on addresses that the supervisor reserved. Raises LaterError."""
-        await self._runner.setup()
-        for address in addresses:
-            try:
-                await web.TCPSite(self._runner, address.host, address.port, reuse_port=True).start()
-            except OSError as error:
-                raise listen_error(address, error) from error
-
-    def reload_certificate(self) -> None:
-        """Read the certificate of the HTTP server again; connections that are open keep the old one."""
-        if self._certificate is not None:
-            self._certificate.reload()
 
     async def why_store_unavailable(self) -> LaterError | None:
         """Return the error with which the store answers, or does not; None if it serves."""
@@ -296,7 +200,7 @@ class Service:
             stack.push_async_callback(self.remove_heartbeat)
             stack.push_async_callback(self._store.audit_trail.flush_or_log)
             stack.push_async_callback(self.cancel_tickers)
-            await wait_for_all(self.stop_worker(), self._runner.cleanup())
+            await wait_for_all(self.stop_worker(), self.http_server.close())
 
     async def stop_worker(self) -> None:
         async with AsyncExitStack() as stack:
@@ -378,10 +282,11 @@ def build_sender(
     guard: AddressGuard,
     metrics: Metrics,
     descriptors: int,
+    *,
     key_ring: Callable[[], KeyRing],
-    tls: TlsContexts | None,
 ) -> Sender:
     """Return the sender with the HTTP client, and through the proxy, that the options say. It signs by `key_ring()`."""
+    tls = read_client_tls(config.ca, config.receivers) if config.runs_worker else None
     proxy = None if config.proxy is None else Proxy.parse(config.proxy)
     max_idle = idle_limit(descriptors, config.concurrency)
     client: HttpClient
@@ -396,19 +301,4 @@ def build_sender(
         guard=guard,
         refusals=RefusalReport(lambda why: metrics.callbacks_refused.labels(why).inc()),
         has_proxy=proxy is not None,
-    )
-
-
-def build_authorization(config: Config, store: Store, metrics: Metrics) -> Authorization:
-    """Return the check of keys that the options say. A worker's metrics stay open on loopback."""
-    address = config.http_address
-    is_loopback = address is None or address.is_loopback
-    if config.auth == "off" or (not config.runs_api and is_loopback):
-        return Authorization()
-    return Authorization(
-        store.key_book,
-        root_key=config.root_key,
-        is_optional=config.auth == "auto" and is_loopback,
-        count_denial=metrics.count_denial,
-        monotonic=time.monotonic,
     )

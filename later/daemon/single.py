@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import structlog
 
+from later.api.health import HealthSource
 from later.config import Config
 from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
@@ -47,8 +48,7 @@ class SingleProcess:
         self._service = Service(
             replace(config, store_url=self._backing_store.url),
             metrics,
-            why_not_ready=self.why_not_ready,
-            exposition=self.exposition,
+            health=HealthSource(why_not_ready=self.why_not_ready, exposition=self.exposition),
             fail=self._lifecycle.fail,
         )
         self._store_ticker = Ticker.on_local_clock(
@@ -63,11 +63,11 @@ class SingleProcess:
         tasks = await self._service.open()
         if tasks is not None:
             log.info("store found", store=self._backing_store.description, tasks=tasks)
-        await self._service.check_keys()
+        await self._service.http_server.check_keys()
         log_guard(self._service.decide_guard())
         start_tickers([self._store_ticker], self._metrics)
         await self._service.start_work()
-        bound = await self._service.listen()
+        bound = await self._service.http_server.listen()
         if self._config.http_address is not None:
             log_listening(self._config.http_address, bound, self._config)
 
@@ -81,7 +81,7 @@ class SingleProcess:
         log.info("stopped")
 
     def reload_certificate(self) -> None:
-        self._service.reload_certificate()
+        self._service.http_server.reload_certificate()
 
     async def why_not_ready(self) -> LaterError | None:
         reason = self._backing_store.why_unavailable()

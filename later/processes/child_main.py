@@ -11,6 +11,7 @@ from contextlib import suppress
 import structlog
 
 from later import log as logs
+from later.api.health import HealthSource
 from later.core.errors import LaterError, NotReady, StoreDown, StoreMismatch
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.service import Service
@@ -98,17 +99,16 @@ class ChildProcess:
         self._service = service = Service(
             config,
             self._metrics,
-            why_not_ready=self.why_not_ready,
-            exposition=self.exposition,
+            health=HealthSource(why_not_ready=self.why_not_ready, exposition=self.exposition),
             fail=self._lifecycle.fail,
         )
         tasks = await service.open()
         if tasks is not None:
             await self._channel.call("store_open", tasks, timeout_s=START_TIMEOUT_S)
-        await service.check_keys()
+        await service.http_server.check_keys()
         await self._channel.call("guard_decided", service.decide_guard(), timeout_s=START_TIMEOUT_S)
         await service.start_work()
-        await service.listen_shared(addresses)
+        await service.http_server.listen_shared(addresses)
         await self._channel.call("up", timeout_s=START_TIMEOUT_S)
 
     async def stop(self) -> None:
@@ -140,7 +140,7 @@ class ChildProcess:
         self._lifecycle.request_stop()
 
     async def on_reload_certificate(self, _: None) -> None:
-        self._started_service().reload_certificate()
+        self._started_service().http_server.reload_certificate()
 
     async def on_samples(self, topics: list[str]) -> MetricSamples:
         self._metrics.topics.adopt(topics)

@@ -16,9 +16,10 @@ from prometheus_client import generate_latest
 from redis.asyncio import Redis
 from yarl import URL
 
-from later.api.app import build_app
+from later.api.app import ApiSettings, build_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
+from later.api.health import HealthSource
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections
 from later.core.address_guard import AddressGuard
@@ -165,17 +166,13 @@ async def serve_api(
         return metrics.exposition(accept)
 
     app = build_app(
+        ApiSettings(max_body=max_body, max_pending_writes=max_pending_writes, remember_ms=7 * DAY_MS, lease_ms=30_000),
         store=store,
         metrics=metrics,
         guard=guard or NO_GUARD,
-        max_body=max_body,
-        remember_ms=7 * DAY_MS,
-        max_pending_writes=max_pending_writes,
-        lease_ms=30_000,
         authorization=authorization(store, metrics) if callable(authorization) else authorization or Authorization(),
         cross_site_protection=cross_site_protection or CrossSiteProtection(),
-        why_not_ready=why_not_ready,
-        exposition=exposition,
+        health=HealthSource(why_not_ready=why_not_ready, exposition=exposition),
         wake_delay_ticker=wakes.append,
     )
     async with TestClient(DaemonServer(app, connections)) as http:

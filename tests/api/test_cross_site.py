@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient
 from later.api.app import build_health_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
+from later.api.health import HealthSource
 from later.api.routes import ROUTES
 from later.metrics import Exposition, Metrics
 from tests.api.api_fixture import MINIMAL, ApiFixture, DaemonServer, fixed_clock, serve_api
@@ -185,8 +186,7 @@ async def test_the_health_server_of_a_worker_is_protected_too() -> None:
         authorization=Authorization(),
         cross_site_protection=CrossSiteProtection(["worker"]),
         metrics=Metrics(),
-        why_not_ready=is_ready,
-        exposition=no_metrics,
+        health=HealthSource(why_not_ready=is_ready, exposition=no_metrics),
         clock=fixed_clock(),
     )
     async with TestClient(DaemonServer(app)) as http:

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from later.api.app import build_health_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
+from later.api.health import HealthSource
 from later.api.problem_types import PROBLEM_TYPES
 from later.core.errors import LaterError, NotReady, StoreDown, StoreFault, StoreMismatch
 from later.metrics import Exposition, Metrics
@@ -284,8 +285,7 @@ class TestHealth:
             authorization=Authorization(),
             cross_site_protection=CrossSiteProtection(),
             metrics=Metrics(),
-            why_not_ready=is_ready,
-            exposition=no_metrics,
+            health=HealthSource(why_not_ready=is_ready, exposition=no_metrics),
             clock=fixed_clock(),
         )
         async with TestClient(TestServer(app)) as http:
@@ -303,8 +303,7 @@ class TestHealth:
             authorization=Authorization(),
             cross_site_protection=CrossSiteProtection(),
             metrics=Metrics(),
-            why_not_ready=is_ready,
-            exposition=no_metrics,
+            health=HealthSource(why_not_ready=is_ready, exposition=no_metrics),
             clock=fixed_clock(),
         )
         async with TestClient(TestServer(app)) as http, http.get("/metrics") as response:

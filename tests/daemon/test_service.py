@@ -7,6 +7,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from later.api.health import HealthSource
 from later.api.server import Runner
 from later.config import load
 from later.daemon.lifecycle import wait_for_all
@@ -16,6 +17,7 @@ from later.metrics import Metrics
 from later.store.open import Store
 from later.worker.worker import Worker
 
+HEALTH = HealthSource(why_not_ready=AsyncMock(), exposition=AsyncMock())
 STEPS = {
     "the worker": (Worker, "stop"),
     "the API": (Runner, "cleanup"),
@@ -32,12 +34,11 @@ async def a_service() -> Service:
     service = Service(
         load("up", {"redis": "redis://127.0.0.1:1", "listen": "127.0.0.1:0"}, {}),
         Metrics(),
-        why_not_ready=AsyncMock(),
-        exposition=AsyncMock(),
+        health=HEALTH,
         fail=AsyncMock(),
     )
     await service.start_work()
-    await service.listen()
+    await service.http_server.listen()
     return service
 
 
@@ -67,7 +68,7 @@ async def test_a_stop_closes_everything_even_if_one_step_raises(broken: str, mon
 
 async def test_a_service_that_was_not_started_can_be_stopped() -> None:
     config = load("up", {"redis": "redis://127.0.0.1:1"}, {})
-    await Service(config, Metrics(), why_not_ready=AsyncMock(), exposition=AsyncMock(), fail=AsyncMock()).stop()
+    await Service(config, Metrics(), health=HEALTH, fail=AsyncMock()).stop()
 
 
 async def test_all_steps_end_before_the_error_of_one_is_raised() -> None:

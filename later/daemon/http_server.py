@@ -1,0 +1,152 @@
+"""The HTTP server of one process: the API, or a worker's health endpoints, with the check of keys in front."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+from aiohttp import web
+
+from later.api.app import ApiSettings, build_app, build_health_app
+from later.api.authorization import Authorization
+from later.api.cross_site import CrossSiteProtection
+from later.api.health import HealthSource
+from later.api.server import Runner
+from later.api.server_connections import ServerConnections
+from later.config import Config
+from later.core.address_guard import AddressGuard
+from later.core.errors import StoreDown
+from later.daemon.certificates import read_server_certificate
+from later.daemon.listen import listen_error, log_not_listening, may_skip_listening, no_keys_error
+from later.metrics import Metrics
+from later.option_types import Address
+from later.store.open import Store
+
+log = structlog.get_logger("later.daemon")
+
+REQUEST_GRACE_S = 5.0
+"""How long a stop waits for requests in flight: longer than the store may take to answer."""
+
+
+class HttpServer:
+    """The server that the options say. It has at most `most_connections`; `guard` judges the callbacks of writes."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        metrics: Metrics,
+        health: HealthSource,
+        *,
+        guard: AddressGuard,
+        most_connections: int,
+        wake_delay_ticker: Callable[[int], None],
+    ) -> None:
+        self._config = config
+        self._key_book = store.key_book
+        self.authorization = authorization = build_authorization(config, store, metrics)
+        own_hosts = set() if config.http_address is None else {config.http_address.host}
+        cross_site_protection = CrossSiteProtection(
+            config.allow_hosts | own_hosts,
+            config.allow_origins,
+            takes_any_host=lambda: not config.allow_hosts and authorization.asks_for_keys,
+        )
+        if config.runs_api:
+            app = build_app(
+                ApiSettings(
+                    max_body=config.max_body,
+                    max_pending_writes=config.max_pending_writes,
+                    remember_ms=config.remember_ms,
+                    lease_ms=config.lease_ms,
+                ),
+                store=store,
+                metrics=metrics,
+                guard=guard,
+                authorization=authorization,
+                cross_site_protection=cross_site_protection,
+                health=health,
+                wake_delay_ticker=wake_delay_ticker,
+            )
+        else:
+            app = build_health_app(
+                authorization=authorization,
+                cross_site_protection=cross_site_protection,
+                metrics=metrics,
+                health=health,
+                clock=store.clock,
+            )
+        self._certificate = read_server_certificate(config.tls_cert, config.tls_key)
+        connections = ServerConnections(
+            most=most_connections,
+            idle_s=config.idle_ms / 1000,
+            count_refused=metrics.connections_refused.inc,
+            certificate=self._certificate,
+        )
+        self._runner = Runner(app, connections, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
+
+    async def check_keys(self) -> None:
+        """Refuse to listen where others can call and nobody has a key, before anything is delivered.
+
+        A store that is away is waited for: the API answers 503 until its keys were read. A worker delivers all the
+        same: without a key, its metrics are closed.
+
+        Raises:
+            LaterError: there is no root key, and the store has never had a key.
+        """
+        address, authorization = self._config.http_address, self.authorization
+        if address is None or not authorization.reads_keys:
+            return
+        with suppress(StoreDown):
+            await self._key_book.read()
+        if self._config.runs_api and not address.is_loopback and not authorization.has_had_keys:
+            raise no_keys_error(address)
+        if not authorization.has_keys:
+            log.warning("no API keys", detail='every call is refused: make one with "later keys create"')
+
+    async def listen(self) -> list[Address]:
+        """Listen, and return the numeric addresses. Raises LaterError if an API cannot."""
+        address = self._config.http_address
+        if address is None:
+            return []
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, address.host, address.port).start()
+        except OSError as error:
+            if not may_skip_listening(self._config, error):
+                raise listen_error(address, error) from error
+            log_not_listening(address)
+        return [Address(host, port) for host, port, *_ in self._runner.addresses]
+
+    async def listen_shared(self, addresses: Sequence[Address]) -> None:
+        """Listen beside other processes, on addresses that the supervisor reserved. Raises LaterError."""
+        await self._runner.setup()
+        for address in addresses:
+            try:
+                await web.TCPSite(self._runner, address.host, address.port, reuse_port=True).start()
+            except OSError as error:
+                raise listen_error(address, error) from error
+
+    def reload_certificate(self) -> None:
+        """Read the certificate again; connections that are open keep the old one."""
+        if self._certificate is not None:
+            self._certificate.reload()
+
+    async def close(self) -> None:
+        """Stop listening, and wait for requests in flight."""
+        await self._runner.cleanup()
+
+
+def build_authorization(config: Config, store: Store, metrics: Metrics) -> Authorization:
+    """Return the check of keys that the options say. A worker's metrics stay open on loopback."""
+    is_loopback = config.http_address is None or config.http_address.is_loopback
+    if config.auth == "off" or (not config.runs_api and is_loopback):
+        return Authorization()
+    return Authorization(
+        store.key_book,
+        root_key=config.root_key,
+        is_optional=config.auth == "auto" and is_loopback,
+        count_denial=metrics.count_denial,
+        monotonic=time.monotonic,
+    )
