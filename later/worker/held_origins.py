@@ -14,7 +14,7 @@ from later.core.errors import LaterError
 from later.core.origin import Origin
 from later.store.open import Store
 from later.store.origin_holds import MAX_HOLDS
-from later.worker.origin_share import PUT_BACK_SPACING_MS, on_grid
+from later.worker.origin_share import on_grid
 from later.worker.slow_start import Ramp
 
 log = structlog.get_logger("later.held_origins")
@@ -27,6 +27,9 @@ KEPT_MS = 10_000
 """How long a hold is known after its slow start: tasks that waited for it are still to come."""
 RAMP_POLL_MS = 100
 """How long a task waits of which its origin's slow start does not allow the call yet."""
+
+SPACING_MS = 1
+"""The distance between the tasks that wait for a held origin: 1,000 a second come due again when its hold ends."""
 
 
 class _OriginHold:
@@ -99,7 +102,7 @@ class HeldOrigins:
             ramp = Ramp(hold.until, hold.full_speed_at)
             if now >= hold.full_speed_at or hold.started < ramp.allowed_starts(now, self._slots):
                 return None
-        hold.line_end = max(hold.line_end + PUT_BACK_SPACING_MS, hold.until, now + RAMP_POLL_MS)
+        hold.line_end = max(hold.line_end + SPACING_MS, hold.until, now + RAMP_POLL_MS)
         return on_grid(hold.line_end)
 
     def count_started(self, topic: str, origin: Origin) -> None:

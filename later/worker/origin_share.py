@@ -35,12 +35,17 @@ MIN_PROBE = 16
 
 While most that is put back is of stalled origins, more is claimed at once, each time fourfold.
 """
+MAX_ENDED_PER_PROBE = 10
+"""No more is claimed if so many times as many calls ended meanwhile: the tasks behind come nearly as fast without."""
 MAX_PROBE = 1000
 """How many it may become. Each claim costs three round trips, and a thousand tasks some 16 ms of CPU."""
 MIN_PAUSE_MS, MAX_PAUSE_MS = 100, 10_000
 """The pause of a task that was put back: as long as its origin has neither begun nor ended a call."""
-PUT_BACK_SPACING_MS = 1
-"""The distance between the tasks of a topic that wait in line: 1,000 a second come due again."""
+TASKS_PER_PAUSE = 10_000
+"""How many tasks of a topic come due again within a pause: at first 100,000 a second, 1,000 if origins hang for long.
+
+Otherwise a receiver that hiccups once, or whose first connections take long, would get all its tasks at 1,000 a second.
+"""
 PUT_BACK_GRID_MS = 50
 """Tasks that were put back come due at multiples of this: a tick for each of them would take a core."""
 FORGET_MS = 1000
@@ -134,7 +139,18 @@ class _WellOrigins:
 class _TopicOrigins:
     """The origins of one topic that hold slots, or whose tasks wait in line."""
 
-    __slots__ = ("any_stalls", "busy", "name", "origins", "probe_at", "probe_size", "waiting", "well")
+    __slots__ = (
+        "any_stalls",
+        "busy",
+        "ended",
+        "name",
+        "origins",
+        "probe_at",
+        "probe_size",
+        "waiting",
+        "waiting_at",
+        "well",
+    )
 
     def __init__(self, name: str, well: _WellOrigins, now: int) -> None:
         self.name = name
@@ -143,9 +159,12 @@ class _TopicOrigins:
         self.busy: dict[Origin, _OriginSlots] = {}
         """Those of them that hold slots: no more than there are slots."""
         self.waiting = 0
-        """About how many of them have tasks that wait in line."""
+        """About how many of them have tasks that wait in line: those that did at `waiting_at`, and those since."""
+        self.waiting_at = now
         self.probe_size = MIN_PROBE
         self.probe_at = now + PROBE_EVERY_MS
+        self.ended = 0
+        """How many calls ended since it was decided last whether to claim more than the fullest origin may take."""
         self.any_stalls = False
         """True if an origin stalled at the last call of `fullest`."""
 
@@ -172,10 +191,24 @@ class _TopicOrigins:
         groups[_PROMPT] = 0
         return max([max(slots.in_use, groups[slots.group(now)]) for slots in moving])
 
+    def wants_probe(self, now: int) -> bool:
+        """Return True if more is to be claimed now than the fullest origin may take. Call it after `fullest`."""
+        if now < self.probe_at:
+            return False
+        if self.any_stalls or self.ended <= MAX_ENDED_PER_PROBE * self.probe_size:
+            return True
+        self.ended = 0
+        self.probe_at = now + PROBE_EVERY_MS
+        return False
+
+    def count_waiting(self, now: int) -> None:
+        """Count the origins whose tasks wait in line."""
+        self.waiting = sum(slots.line_end > now for slots in self.origins.values())
+        self.waiting_at = now
+
     def forget_idle(self, now: int) -> None:
         for origin in [origin for origin, slots in self.origins.items() if slots.is_idle(now)]:
             del self.origins[origin]
-        self.waiting = sum(slots.line_end > now for slots in self.origins.values())
 
 
 class OriginShare:
@@ -215,7 +248,7 @@ class OriginShare:
         if known is None:
             return share(open_slots, 0)
         limit = share(open_slots, known.fullest(now))
-        goes_beyond = limit < open_slots and now >= known.probe_at
+        goes_beyond = limit < open_slots and known.wants_probe(now)
         if goes_beyond or known.any_stalls:
             self._probed.add(topic)
         return limit + known.probe_size if goes_beyond else limit
@@ -253,7 +286,9 @@ class OriginShare:
 
         If an origin ended its calls only then, a store or a process that is slow would make it look as if it stalled.
         """
-        self._topics[topic].origins[origin].end_call(took_ms, now)
+        known = self._topics[topic]
+        known.ended += 1
+        known.origins[origin].end_call(took_ms, now)
 
     def release(self, topic: str, origin: Origin, now: int, count: int = 1) -> None:
         known = self._topics[topic]
@@ -295,6 +330,8 @@ class Admission:
         self._open_slots = open_slots
         self._now = now
         self._groups = known.count_groups(now)
+        if now >= known.waiting_at + MIN_PAUSE_MS:
+            known.count_waiting(now)
         self._put_back = 0
         self._stalled = 0
 
@@ -334,9 +371,10 @@ class Admission:
         self._stalled += stalls
         if slots.line_end <= now:
             self._known.waiting += 1
-        due_at: float = now + min(max(now - slots.changed_at, MIN_PAUSE_MS), MAX_PAUSE_MS)
+        pause_ms = min(max(now - slots.changed_at, MIN_PAUSE_MS), MAX_PAUSE_MS)
+        due_at: float = now + pause_ms
         if stalls:  # of others, few are claimed at a time
-            due_at = max(due_at, slots.line_end + PUT_BACK_SPACING_MS * self._known.waiting)
+            due_at = max(due_at, slots.line_end + pause_ms * self._known.waiting / TASKS_PER_PAUSE)
         slots.line_end = max(slots.line_end, due_at)
         return on_grid(due_at)
 
@@ -354,4 +392,5 @@ class Admission:
         elif self._stalled and others * 4 <= MIN_PROBE:
             known.probe_size = min(known.probe_size * 4, MAX_PROBE)
         if self._put_back:
+            known.ended = 0
             known.probe_at = self._now + min(others, MIN_PROBE) * PROBE_EVERY_MS // MIN_PROBE

@@ -9,6 +9,7 @@ from later.core.origin import Origin
 from later.worker.fair_share import FairShare, share
 from later.worker.origin_share import (
     FORGET_MS,
+    MAX_ENDED_PER_PROBE,
     MAX_PAUSE_MS,
     MAX_WELL,
     MIN_PAUSE_MS,
@@ -143,6 +144,8 @@ class TestTheRule:
         most = worker.topics.total_in_use
         for _ in range(5):
             began, now = now, now + 3_000
+            for tick in range(began + 200, now, 200):  # their tasks come due again and again, while they hang
+                worker.judge(*origins * 10, now=tick)
             for origin in origins:
                 while worker.origins.in_use("order", origin):
                     worker.end(origin, began, now)
@@ -200,6 +203,19 @@ class TestClaims:
         assert len(worker.judge(*[WELL] * 4, now=now)) == 3
         assert worker.origins.claim_limit("order", worker.open, now + PROBE_EVERY_MS) == MIN_PROBE
 
+    def test_nothing_is_looked_for_behind_a_full_origin_that_ends_calls_faster_than_that_would_go(self) -> None:
+        worker = Slots(256)
+        worker.fill(WELL)
+        for _ in range(MAX_ENDED_PER_PROBE * MIN_PROBE + 1):
+            worker.end(WELL, NOW, NOW + 50)
+            worker.begin(WELL, NOW + 50)
+        now = NOW + PROBE_EVERY_MS
+        assert worker.origins.claim_limit("order", worker.open, now) == 0
+        assert worker.origins.closed_until("order", worker.open, now) == now + PROBE_EVERY_MS
+        now += PROBE_EVERY_MS
+        worker.end(WELL, NOW, now - 1)
+        assert worker.origins.claim_limit("order", worker.open, now) == 1 + MIN_PROBE
+
     def test_an_origin_does_not_stall_while_its_answered_calls_are_settled(self) -> None:
         worker = Slots(256)
         worker.fill(WELL)
@@ -253,21 +269,30 @@ class TestTasksThatWait:
         worker = Slots(256)
         worker.fill(WELL)
         now = NOW + NEW_MS
+        worker.judge(WELL, now=now)
+        now += MAX_PAUSE_MS
         times = worker.judge(*[WELL] * 10_000, now=now)
         assert times == sorted(times)
-        assert now + MIN_PAUSE_MS <= times[0]
-        assert times[-1] <= now + MAX_PAUSE_MS + 2 * MIN_PAUSE_MS
+        assert now + MAX_PAUSE_MS <= times[0]
+        assert times[-1] <= now + 2 * MAX_PAUSE_MS + 2 * MIN_PAUSE_MS
         assert max(times.count(at) for at in set(times)) <= PUT_BACK_GRID_MS + 1
+
+    def test_ten_thousand_tasks_wait_no_longer_for_an_origin_than_it_hiccuped(self) -> None:
+        worker = Slots(256)
+        worker.fill(WELL)
+        now = NOW + 200
+        times = worker.judge(*[WELL] * 10_000, now=now)
+        assert max(times) <= now + 2 * 200 + PUT_BACK_GRID_MS
 
     def test_forty_origins_share_the_line(self) -> None:
         worker = Slots(256)
         origins = [an_origin(number) for number in range(40)]
         worker.fill(*origins)
-        now = NOW + NEW_MS
+        now = NOW + MAX_PAUSE_MS
         times = worker.judge(*(origins * 250), now=now)
-        later = [at for at in times if at > now + 2 * MIN_PAUSE_MS]
+        later = [at for at in times if at > now + MAX_PAUSE_MS + MIN_PAUSE_MS]
         assert max(later.count(at) for at in set(later)) <= 3 * PUT_BACK_GRID_MS
-        assert max(times) <= now + MAX_PAUSE_MS + 2 * MIN_PAUSE_MS
+        assert max(times) <= now + 2 * MAX_PAUSE_MS + 2 * MIN_PAUSE_MS
 
 
 class TestMemory:
