@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -126,8 +127,10 @@ async def test_a_client_that_leaves_the_end_of_a_short_answer_unread_is_cut() ->
     connections = ServerConnections(idle_s=0.1)
     async with serve_api(connections=connections, fake_store=True) as api:
         assert (await api.post("/create", {**MINIMAL, "content": "x" * 60_000, "delay": 60}))[0] == 200
+        assert api.http.server.runner is not None
         [site] = api.http.server.runner.sites
-        for listening in site._server.sockets:  # accepted connections inherit it; less is left than a transport buffers
+        listener = cast(asyncio.Server, site._server)
+        for listening in listener.sockets:  # accepted connections inherit it; less is left than a transport buffers
             with socket.socket(fileno=os.dup(listening.fileno())) as server_socket:
                 server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         with socket.socket() as client:
