@@ -222,7 +222,7 @@ def _build_from_routes(
     for route in routes:
         # a GET route answers HEAD, too
         add = app.router.add_get if route.method == "GET" else partial(app.router.add_route, route.method)
-        add(route.path, route.answer, expect_handler=_wait_for_handler)
+        add(route.path, route.checked_handler(authorization), expect_handler=_wait_for_handler)
     app[ROUTES] = routes
     app[AUTHORIZATION] = authorization
     app[CROSS_SITE_PROTECTION] = cross_site_protection

@@ -36,17 +36,21 @@ class Route(NamedTuple):
         """The path as people write it: `/topics/{topic}`."""
         return self.path.replace(":[^/]+", "")
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Check the caller and the query, and return the handler's answer."""
-        authorization = request.app[AUTHORIZATION]
-        try:
-            request[CALLER] = await authorization.admit(request, self.scope)
-            if not self.is_health:
-                check_query(request, self.query)
-            return await self.handler(request)
-        except Denied as error:
-            authorization.note_denial(request, error)
-            raise
+    def checked_handler(self, authorization: Authorization) -> Handler:
+        """Return the handler with the check of the caller, and of the query, before it."""
+        handler, scope, query, checks_query = self.handler, self.scope, self.query, not self.is_health
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            try:
+                request[CALLER] = await authorization.admit(request, scope)
+                if checks_query:
+                    check_query(request, query)
+                return await handler(request)
+            except Denied as error:
+                authorization.note_denial(request, error)
+                raise
+
+        return answer
 
 
 AUTHORIZATION = web.AppKey("authorization", Authorization)

@@ -14,12 +14,11 @@ from aiohttp.http import HttpVersion11
 from aiohttp.http_exceptions import ContentEncodingError, InvalidURLError
 from aiohttp.typedefs import Handler
 
-from later.api.authorization import CALLER
 from later.api.problems import error_response, fault_response, new_incident
 from later.api.requests import ACCEPTED_ENCODINGS, check_expectation, unsupported_encoding
 from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES
 from later.api.server_connections import UNREAD_ANSWER_S, AcceptedConnection, ServerConnections
-from later.core.errors import Denied, Refused
+from later.core.errors import Refused
 from later.metrics.http_requests import OTHER_ROUTE
 
 log = structlog.get_logger()
@@ -51,13 +50,12 @@ class _Dispatcher:
 
     def __init__(self, application: web.Application, handle: Handler) -> None:
         routes = application[ROUTES]
-        self._authorization = application[AUTHORIZATION]
         self._check_cross_site = application[CROSS_SITE_PROTECTION].check
         self._health_paths = frozenset(route.path for route in routes if route.is_health)
         self._metrics = metrics = application[REQUESTS].add_routes([*dict.fromkeys(route.template for route in routes)])
         self.unrouted = metrics[OTHER_ROUTE]
         self._fast = {
-            route.path: (route.handler, route.scope, metrics[route.template].observe)
+            route.path: (route.checked_handler(application[AUTHORIZATION]), metrics[route.template].observe)
             for route in routes
             if route.is_fast
         }
@@ -81,13 +79,10 @@ class _Dispatcher:
             return response
         if fast is None:
             return await self._route(request, started)
-        handler, scope, observe = fast
+        handler, observe = fast
         try:
-            request[CALLER] = await self._authorization.admit(request, scope)
             answer = await handler(request)
         except Exception as error:
-            if isinstance(error, Denied):
-                self._authorization.note_denial(request, error)
             answer = error_response(request, error)
         observe(answer.status, perf_counter() - started)
         return answer
