@@ -70,7 +70,7 @@ class Supervisor:
             force_exit=self.force_exit,
             reload=None if config.tls_cert is None else self.reload_certificates,
         )
-        self._reload: asyncio.Task[None] | None = None
+        self._reload: asyncio.Future[list[None]] | None = None
         self._children = ProcessPool(config, handlers=self.handlers, on_unexpected_exit=self.on_unexpected_exit)
         self._process_metrics = ProcessMetrics(metrics, config.processes)
         build_ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
@@ -121,16 +121,19 @@ class Supervisor:
         self._backing_store.stop_nowait()
 
     def reload_certificates(self) -> None:
-        """Let each process read the certificate of the HTTP server again. One that is being started reads it anyway."""
+        """Let each process read the certificate of the HTTP server again.
 
-        async def reload() -> None:
-            for child in self._children.up:
-                try:
-                    await child.call("reload_certificate", timeout_s=RELOAD_TIMEOUT_S)
-                except RpcError as error:
+        One that is being started is asked, too: it may have read the old one already.
+        """
+
+        async def reload(child: Child) -> None:
+            try:
+                await child.call("reload_certificate", timeout_s=RELOAD_TIMEOUT_S)
+            except RpcError as error:
+                if child.up:
                     log.warning("certificate not replaced", process=child.number, reason=str(error))
 
-        self._reload = asyncio.create_task(reload())
+        self._reload = asyncio.gather(*map(reload, self._children))
 
     # Tickers
 

@@ -14,7 +14,7 @@ from later.config import load
 from later.daemon.lifecycle import Lifecycle
 from later.processes.child import MAX_START_CHECKS, Child
 from later.processes.pool import ProcessPool
-from later.processes.rpc import Channel, Handlers, decode_startup
+from later.processes.rpc import Channel, Handlers, RpcError, decode_startup
 from later.processes.supervisor import Supervisor
 
 FAILURE = {"samples": [], "failure": "cannot listen"}
@@ -81,6 +81,27 @@ async def test_a_failure_at_the_first_start_stops_the_daemon(failures: list[str]
     await handlers[0]["up"](None)
     await handlers[1]["exit_report"](FAILURE)
     assert failures == ["cannot listen"]
+
+
+async def test_each_process_reads_a_new_certificate_also_one_that_is_being_started_or_hangs(
+    supervisor: Supervisor, children: list[Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is being started may have read the old certificate already."""
+    asked: list[int] = []
+
+    async def call(child: Child, method: str, *, timeout_s: float) -> None:
+        asked.append(child.number)
+        raise RpcError(f"{method}: no answer")
+
+    monkeypatch.setattr(Child, "call", call)
+    monkeypatch.setattr(ProcessPool, "__iter__", lambda pool: iter(children[:2]))
+    children[0].up = True
+    with capture_logs() as logs:
+        supervisor.reload_certificates()
+        assert supervisor._reload is not None
+        await supervisor._reload
+    assert asked == [1, 2]
+    assert [(event["event"], event["process"]) for event in logs] == [("certificate not replaced", 1)]
 
 
 async def test_a_failure_at_a_restart_is_logged(
