@@ -85,9 +85,9 @@ class AiohttpClient:
         """Set when the client is closed and no call is under way any more."""
 
     async def start(self) -> None:
-        self._contexts = self._contexts or TlsContexts(build_tls_context())
+        tls = self._contexts or TlsContexts(build_tls_context())
         resolver = AiohttpResolver(Resolver(max_lookups=self._max_lookups))
-        build = partial(AiohttpConnector, max_idle=self._max_idle, resolver=resolver)
+        build = partial(AiohttpConnector, max_idle=self._max_idle, tls=tls, resolver=resolver)
         self._pooled = await self._open_session(build(keepalive_timeout=MAX_IDLE_S))
         self._unpooled = await self._open_session(build(force_close=True))
 
@@ -163,7 +163,6 @@ class AiohttpClient:
         return await self._post_once(self._unpooled, request)
 
     async def _post_once(self, session: aiohttp.ClientSession, request: CallbackRequest) -> aiohttp.ClientResponse:
-        assert self._contexts is not None  # it was started
         body, origin, proxy = request.body, request.origin, self._proxy
         lines = request.headers.decode().removesuffix("\r\n").split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines)
@@ -176,7 +175,6 @@ class AiohttpClient:
             data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
             headers=headers,
             allow_redirects=False,
-            ssl=self._contexts.for_host(origin.host),  # aiohttp keeps connections by it, too
             proxy=None if proxy is None else build_url(proxy.origin, "/"),
             proxy_headers=proxy_headers,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, cast
@@ -17,6 +18,7 @@ from later.core.reply import Reply
 from later.delivery.connector import SocketFactory
 from later.delivery.http_client import MAX_AGE_S, MAX_HEARD_BYTES
 from later.delivery.resolver import Resolver
+from later.delivery.tls import TlsContexts
 
 NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
@@ -70,13 +72,14 @@ class AiohttpResolver(AbstractResolver):
 class AiohttpConnector(aiohttp.TCPConnector):
     """aiohttp's connector, which notes in the call's state how far it got."""
 
-    def __init__(self, *, max_idle: int, **options: Any) -> None:
+    def __init__(self, *, max_idle: int, tls: TlsContexts, **options: Any) -> None:
         def open_for_call(address: aiohttp.AddrInfoType) -> socket.socket:
             return current_call.get().sockets(address)
 
         # The resolver has a cache of its own.
         super().__init__(use_dns_cache=False, limit=0, socket_factory=open_for_call, **options)
         self._max_idle = max_idle
+        self._tls = tls
         # This and the methods below are private to aiohttp, which has no other way. Tests fail where they are renamed.
         self._factory = cast(Any, partial(BoundedProtocol, asyncio.get_running_loop()))
 
@@ -85,6 +88,10 @@ class AiohttpConnector(aiohttp.TCPConnector):
         connection = await super().connect(*args, **options)
         current_call.get().has_passed_proxy = True
         return connection
+
+    def _get_ssl_context(self, req: aiohttp.ClientRequest) -> ssl.SSLContext | None:
+        """Return the TLS of the host that is connected to. aiohttp would show a receiver's to the proxy, too."""
+        return self._tls.for_host(req.host) if req.is_ssl() else None
 
     async def _start_tls_connection(self, *args: Any, **options: Any) -> tuple[asyncio.BaseTransport, ResponseHandler]:
         """Begin TLS in the tunnel of a proxy."""

@@ -15,11 +15,13 @@ from later.core.receiver_tls import ReceiverTls
 from later.core.retry import OutcomeKind
 from later.daemon.certificates import read_client_tls
 from later.delivery import tls
+from later.delivery.proxy import Proxy
 from later.delivery.resolver import Resolver
 from later.delivery.tls import TlsContexts
 from tests import receivers
 from tests.builders import NO_GUARD, NOW, a_task
 from tests.cases import each_case
+from tests.delivery.forward_proxy import ForwardProxy
 from tests.receivers import (
     CLIENTS,
     DONE,
@@ -260,6 +262,32 @@ async def test_a_certificate_is_shown_to_the_receiver_that_it_is_for_and_to_no_o
             assert receiver.connections == 1
             other = await sender.send(a_task(callback=receiver.url.replace("127.0.0.1", "localhost")), 1, NOW)
             assert (other.kind, other.reason in ("connect", "reply")) == (OutcomeKind.FAILED, True)
+
+
+async def test_a_certificate_for_a_receiver_is_not_shown_to_the_proxy_nor_its_authority_trusted_there() -> None:
+    shown: list[Any] = []
+
+    class AskingProxy(ForwardProxy):
+        async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            shown.append(writer.get_extra_info("peercert"))
+            await super()._serve(reader, writer)
+
+    asking = identity("receiver")
+    asking.verify_mode = ssl.CERT_OPTIONAL
+    asking.load_verify_locations(CERTIFICATES / "client_authority.pem")
+    build = CLIENTS[receivers.client_name]
+    for_receiver, for_proxy = (
+        {"localhost": ReceiverTls(cert=CLIENT, ca=AUTHORITY)},
+        {"127.0.0.1": ReceiverTls(ca=AUTHORITY)},
+    )
+    async with AskingProxy().listen(asking) as server, Receiver(answers(DONE)).listen(demanding()) as receiver:
+        proxy = Proxy.parse(server.url)
+        task = a_task(callback=receiver.url.replace("127.0.0.1", "localhost"))
+        for names, reason in ((for_receiver, "proxy"), (for_receiver | for_proxy, "")):
+            client = build(max_lookups=8, max_idle=64, guard=NO_GUARD, proxy=proxy, tls=read_client_tls(None, names))
+            async with a_sender(client=client, proxy=proxy) as sender:
+                assert (await sender.send(task, 1, NOW)).reason == reason
+    assert shown == [None]
 
 
 async def test_the_authority_for_a_receiver_is_trusted_for_it_alone() -> None:
