@@ -62,8 +62,8 @@ def check_host_and_port(netloc: str) -> None:
     if any(letter in netloc and letter not in url.host for letter in _CHANGED_BY_IDNA_2003):
         # yarl falls back on IDNA 2003 if one label is not allowed by IDNA 2008, such as `_a`
         raise ValueError("a host with ß or ς is a name of IDNA 2008, in all of its labels")
-    if "%" in netloc:
-        raise ValueError("a host has no % in it")
+    if not {"%", "?", "#"}.isdisjoint(netloc):
+        raise ValueError("a host has no %, ? or # in it")
     if parse_host_address(url.raw_host) is None:
         name = "" if "[" in netloc else url.raw_host.removesuffix(".")
         if len(name) > MAX_HOST_CHARS or not all(map(_LABEL.fullmatch, name.split("."))):

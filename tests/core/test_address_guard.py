@@ -194,7 +194,8 @@ def test_a_rule_has_one_form_however_it_is_written(text: str, rule: str) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["", "*", "*.", "*.1.2.3.4", "a.*", "http://a", "a:80", "a b", "10.0.0.1/8", "::1%eth0", "a/b"]
+    "text",
+    ["", "*", "*.", "*.1.2.3.4", "a.*", "http://a", "a:80", "a b", "10.0.0.1/8", "::1%eth0", "a/b", "a?b", "a#b"],
 )
 def test_other_rules_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="networks, addresses, names or zones"):
