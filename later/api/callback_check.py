@@ -32,7 +32,10 @@ class CallbackCheck:
         """
         if not self._guard.judges_urls or (has_named_host(callback) and not self._guard.https_only):
             return  # a name is judged when it is called
-        refusal = self._guard.judge_url(Origin.of(check_callback(callback)))
+        try:
+            refusal = self._guard.judge_url(Origin.of(check_callback(callback)))
+        except OSError:
+            return  # it is judged again when it is called
         if refusal is not None:
             self._metrics.callbacks_refused.labels(refusal.why).inc()
             raise refusal.as_refused()

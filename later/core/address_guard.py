@@ -179,7 +179,11 @@ class AddressGuard:
         return self.https_only or self._has_proxy
 
     def judge_address(self, host: str, address: str) -> Refusal | None:
-        """Return why no socket may be connected to `address` for a call to `host` (as `Origin` has it), or None."""
+        """Return why no socket may be connected to `address` for a call to `host` (as `Origin` has it), or None.
+
+        Raises:
+            OSError: this machine lacks what it takes to tell.
+        """
         if not self.is_on or self._has_proxy:
             return None
         return self._judge(host, address)
@@ -188,6 +192,9 @@ class AddressGuard:
         """Return why a callback may not be called, as far as that can be said without a lookup; otherwise None.
 
         A name may be called, whatever it means now: a create must not wait for a lookup, and its answer may change.
+
+        Raises:
+            OSError: this machine lacks what it takes to tell.
         """
         if self.https_only and origin.scheme != "https":
             return Refusal(NOT_HTTPS)

@@ -69,7 +69,11 @@ class SocketFactory:
         Raises:
             OSError: the guard refuses the address, or this machine lacks something.
         """
-        refusal = self._guard.judge_address(self._host, str(address[4][0]))
+        try:
+            refusal = self._guard.judge_address(self._host, str(address[4][0]))
+        except OSError:
+            self.tried.append(address)
+            raise
         if refusal is not None:
             self._refusals.append(refusal)
             raise OSError(errno.EPERM, REFUSED)

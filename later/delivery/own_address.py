@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,6 +13,13 @@ KNOWN_FOR_S = 10.0
 """How long the kernel's answer is used again, as long as that of a name server: it takes several system calls."""
 MAX_KNOWN = 4096
 ANY_PORT = 9
+UNREACHABLE = frozenset(
+    {
+        errno.EACCES, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EINVAL,
+        errno.ENETDOWN, errno.ENETUNREACH, errno.EPERM,
+    }
+)  # fmt: skip
+"""What the kernel says of an address to which it has no route."""
 
 
 class OwnAddresses:
@@ -23,7 +31,7 @@ class OwnAddresses:
         """Answers, with the time (s) until which each is used; the oldest first."""
 
     def have(self, address: IPAddress) -> bool:
-        """Return True if `address` is one of this machine's."""
+        """Return True if `address` is one of this machine's. Raises OSError if this machine cannot tell now."""
         now = self._monotonic()
         is_own, known_until = self._known.get(address, (False, 0.0))
         if now < known_until:
@@ -40,11 +48,16 @@ def is_own_address(address: IPAddress) -> bool:
     """Return True if `address` is one of this machine's.
 
     A datagram to it would come from itself: the kernel says from which address it would, and nothing is sent.
+
+    Raises:
+        OSError: this machine lacks something, such as a free descriptor. To say no would let the address be called.
     """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as datagrams:
             datagrams.connect((str(address), ANY_PORT))
             return bool(datagrams.getsockname()[0] == str(address))
-    except OSError:  # it cannot be reached, and the call will say why
-        return False
+    except OSError as error:
+        if error.errno not in UNREACHABLE:
+            raise
+        return False  # the call will say why

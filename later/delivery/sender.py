@@ -6,8 +6,11 @@ raises is a fault of later's own, and must not be held against the receiver.
 
 from __future__ import annotations
 
+import os
+
 from later.core.address_guard import AddressGuard
 from later.core.errors import MissingMaster
+from later.core.origin import Origin
 from later.core.policy import Policy
 from later.core.reply import parse_reply
 from later.core.retry import Outcome, OutcomeKind
@@ -80,8 +83,8 @@ class Sender:
         except ValueError:  # a URL that an older version admitted
             return _failed("connect", f"no connection: {BAD_URL}")
         try:
-            if self._guard.judges_calls and (refusal := self._guard.judge_url(request.origin)) is not None:
-                raise AddressRefused(refusal)
+            if self._guard.judges_calls:
+                self._check_url(request.origin)
             reply = await self._client.post(request, timeout_s, policy.ack)
             if self._has_proxy and request.origin.scheme == "http":
                 check_answer(reply)
@@ -93,6 +96,15 @@ class Sender:
         except (NoConnection, BrokenReply, ProxyFailed) as error:
             return _explain_failure(error)
         return parse_reply(reply, now, policy.ack)
+
+    def _check_url(self, origin: Origin) -> None:
+        """Check what can be said about a URL before it is called. Raises AddressRefused, LocalFault."""
+        try:
+            refusal = self._guard.judge_url(origin)
+        except OSError as error:
+            raise LocalFault(os.strerror(error.errno or 0)) from error
+        if refusal is not None:
+            raise AddressRefused(refusal)
 
 
 def _explain_failure(error: NoConnection | BrokenReply | ProxyFailed) -> Outcome:

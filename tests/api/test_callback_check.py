@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -66,6 +68,14 @@ async def test_names_and_allowed_addresses_are_accepted_without_a_lookup(
     monkeypatch.setattr("socket.getaddrinfo", None)
     for callback in ACCEPTED:
         assert (await api.post("/create", MINIMAL | {"callback": callback}))[0] == 200, callback
+
+
+async def test_an_address_that_cannot_be_judged_now_is_left_to_the_worker() -> None:
+    def cannot_tell(address: object) -> bool:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with serve_api(guard=AddressGuard(is_own=cannot_tell)) as api:
+        assert (await api.post("/create", MINIMAL | {"callback": "http://8.8.8.8/"}))[0] == 200
 
 
 async def test_refused_writes_are_counted_by_their_cause(api: ApiFixture) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -17,6 +19,7 @@ from later.core.address_guard import AddressGuard
 from later.core.address_table import IPAddress
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery import resolver
+from later.delivery.http_client import LocalFault
 from later.delivery.own_address import OwnAddresses, is_own_address
 from later.delivery.proxy import Proxy
 from tests.builders import NO_GUARD, NOW, a_task
@@ -177,6 +180,31 @@ async def test_this_machines_own_address_is_refused(monkeypatch: pytest.MonkeyPa
         assert await listeners.call(sender, "[::1]") == refused("own")
     assert listeners.connections == {}
     assert not is_own_address(ip_address("192.0.2.77"))
+
+
+def test_without_a_free_descriptor_no_address_is_said_to_be_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("later.delivery.own_address.socket.socket", cannot_tell)
+    own = OwnAddresses(lambda: 0.0)
+    for _ in range(2):
+        with pytest.raises(OSError, match="open files"):
+            own.have(ip_address("8.8.8.8"))
+
+
+def cannot_tell(*_args: object) -> Any:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+async def test_an_address_that_cannot_be_judged_now_is_not_called_and_costs_no_retry(names: NameServers) -> None:
+    names.answers["mixed.example"] = [("10.0.0.1", "8.8.8.8")]
+    through_proxy = {
+        "guard": AddressGuard(is_own=cannot_tell, has_proxy=True),
+        "proxy": Proxy.parse("http://127.0.0.1:9"),
+    }
+    for options in ({"guard": AddressGuard(is_own=cannot_tell)}, through_proxy):
+        async with a_sender(**options) as sender:
+            for host in ("8.8.8.8", "mixed.example")[: 1 if "proxy" in options else 2]:
+                with pytest.raises(LocalFault, match="open files"):
+                    await sender.send(a_task(callback=f"http://{host}:9/"), 1, NOW)
 
 
 def test_the_kernel_is_asked_for_an_own_address_once_in_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
