@@ -14,7 +14,8 @@ from later.core.call_rate import CallRate
 from later.core.caller import ANYBODY, NOBODY, Caller
 from later.core.errors import Denied, NotKnown, StoreDown, TooOften
 from later.core.key_set import KeySet
-from later.store.key_book import FRESH_S, KeyBook
+from later.store.key_book import KeyBook
+from later.store.shared_read import FRESH_S
 
 CALLER = web.RequestKey("caller", Caller)
 """The key under which an admitted request keeps its caller."""

@@ -18,12 +18,8 @@ from later.store.client import Client
 from later.store.codec import pairs
 from later.store.keys import Keys
 from later.store.scripts import Argument, Command
-from later.store.shared_read import SharedRead
+from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
 
-FRESH_S = 1.5
-"""Keys read longer ago are read again before one is judged."""
-MAX_STARTS = 20
-"""How often a change starts over because another one was made in the meantime."""
 MINUTE_MS = 60_000
 _ENDED = "ended:"
 """The beginning of a field beside the uses: of a key whose end was noted."""

@@ -18,14 +18,10 @@ from later.store.client import Client
 from later.store.codec import pairs
 from later.store.keys import Keys
 from later.store.scripts import Argument
-from later.store.shared_read import SharedRead
+from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
 
-FRESH_S = 1.5
-"""Policies read longer ago are read again before they are used: a change takes effect within two seconds."""
 CHANGES_KEPT = 1000
 """Changes that the store remembers: a process that has missed more reads all policies anew."""
-MAX_STARTS = 20
-"""How often a change starts over because another one was made in the meantime."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Settings).decode

@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+FRESH_S = 1.5
+"""Policies, keys and rotations read longer ago are read again before they are used: a change takes effect soon."""
+MAX_STARTS = 20
+"""How often a change of them starts over because another one was made in the meantime."""
+
 
 class SharedRead:
     """Runs `read` for all callers that want its result now: otherwise, if the store hangs, each waits for those before.

@@ -5,7 +5,6 @@ A delivery takes one `KeyRing` and stays with it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
@@ -17,8 +16,8 @@ from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs
 from later.store.keys import Keys
-from later.store.policies import FRESH_S, MAX_STARTS
 from later.store.scripts import Argument
+from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
 
 _ALL = "all"
 """The field of the generations of every scope that was not rotated by itself."""
@@ -51,7 +50,7 @@ class SigningBook:
         """The secrets as they were read last."""
         self._version: int | None = None
         self._read_at = -FRESH_S
-        self._refreshing = asyncio.Lock()
+        self._shared_read = SharedRead(self._read)
 
     def use_masters(self, masters: Sequence[Master]) -> None:
         """Derive secrets from these masters from now on."""
@@ -60,23 +59,11 @@ class SigningBook:
     async def refresh(self) -> None:
         """Read the rotations, unless that was done within `FRESH_S`. Raises StoreDown."""
         if self._monotonic() - self._read_at >= FRESH_S:
-            async with self._refreshing:
-                if self._monotonic() - self._read_at >= FRESH_S:
-                    await self.read()
+            await self._shared_read.share()
 
     async def read(self) -> KeyRing:
         """Return the secrets as they are now. Raises StoreDown."""
-        asked_at = self._monotonic()
-        known = "" if self._version is None else self._version
-        command = scripts.SIGNING_SINCE.read(self._keys, [known])
-        version, *found = await self._client.execute("signing", command)
-        if asked_at >= self._read_at:  # otherwise a later read was answered first
-            if version != self._version:
-                rotated = dict(_read_rotation(name, written) for name, written in pairs(found))
-                rotated_all = rotated.pop(None, ())
-                own = {scope: generations for scope, generations in rotated.items() if scope is not None}
-                self.latest = KeyRing(self.latest.masters, own, rotated_all)
-            self._version, self._read_at = version, asked_at
+        await self._shared_read.renew()
         return self.latest
 
     async def rotate(self, scope: SecretScope, overlap_ms: int) -> KeyRing:
@@ -106,6 +93,18 @@ class SigningBook:
                 await self.read()
                 return ring.replace(changed)
         raise Conflict("the signing secrets changed each time they were looked at: try again")
+
+    async def _read(self) -> None:
+        asked_at = self._monotonic()
+        known = "" if self._version is None else self._version
+        command = scripts.SIGNING_SINCE.read(self._keys, [known])
+        version, *found = await self._client.execute("signing", command)
+        if version != self._version:
+            rotated = dict(_read_rotation(name, written) for name, written in pairs(found))
+            rotated_all = rotated.pop(None, ())
+            own = {scope: generations for scope, generations in rotated.items() if scope is not None}
+            self.latest = KeyRing(self.latest.masters, own, rotated_all)
+        self._version, self._read_at = version, asked_at
 
 
 def _read_rotation(name: bytes, written: bytes) -> tuple[SecretScope | None, Generations]:

@@ -9,8 +9,9 @@ from yarl import URL
 from later.api.authorization import Authorization
 from later.core.api_keys import ApiKey, Scope, id_in_key, key_digest, make_key_text, root_key
 from later.metrics import Metrics
-from later.store.key_book import FRESH_S, KeyBook
+from later.store.key_book import KeyBook
 from later.store.open import Store
+from later.store.shared_read import FRESH_S
 from tests.api.api_fixture import ApiFixture, serve_api
 
 

@@ -16,7 +16,8 @@ from later.api.routes import ROUTES
 from later.core.api_keys import ALL_SCOPES, Scope, id_in_key, make_key_text
 from later.core.errors import StoreDown
 from later.metrics.labels import DENIAL_REASONS
-from later.store.key_book import FRESH_S, KeyBook
+from later.store.key_book import KeyBook
+from later.store.shared_read import FRESH_S
 from tests.api.api_fixture import MINIMAL, ApiFixture
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 

@@ -11,8 +11,9 @@ from later.core.errors import Conflict, Refused, StoreDown
 from later.core.policy import Policy
 from later.core.policy_scopes import NO_SETTINGS, Policies, Settings, namespace_scope, topic_scope
 from later.store import policies as policies_module
-from later.store.policies import CHANGES_KEPT, FRESH_S, PolicyBook
+from later.store.policies import CHANGES_KEPT, PolicyBook
 from later.store.scripts import Command
+from later.store.shared_read import FRESH_S
 from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 

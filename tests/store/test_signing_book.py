@@ -12,7 +12,7 @@ from later.core.clock import Interval
 from later.core.errors import Conflict, MissingMaster, StoreDown, TooManySecrets
 from later.core.policy import Sign
 from later.core.signing import KeyRing, Master, SecretScope, derive_secret
-from later.store.policies import FRESH_S
+from later.store.shared_read import FRESH_S
 from later.store.signing_book import SigningBook
 from tests.builders import NOW
 from tests.store_fixture import StoreFixture

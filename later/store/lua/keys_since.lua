@@ -12,11 +12,5 @@ if ARGV[1] == version then
   answer[3] = 0
   return answer
 end
-local all = redis.call('HGETALL', keys)
-for i = 1, #all, 2 do
-  if all[i] ~= 'version' then
-    answer[#answer + 1] = all[i]
-    answer[#answer + 1] = all[i + 1]
-  end
-end
+append_fields(answer, keys)
 return answer

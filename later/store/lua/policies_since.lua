@@ -19,13 +19,7 @@ if known == version then return {tonumber(version), 0, ramping, holding} end
 
 local answer = {tonumber(version), 1, ramping, holding}
 if known == '' or not redis.call('ZSCORE', changes, 'version:' .. known) then
-  local all = redis.call('HGETALL', policies)
-  for i = 1, #all, 2 do
-    if all[i] ~= 'version' then
-      answer[#answer + 1] = all[i]
-      answer[#answer + 1] = all[i + 1]
-    end
-  end
+  append_fields(answer, policies)
   return answer
 end
 answer[2] = 0

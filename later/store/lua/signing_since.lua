@@ -9,11 +9,5 @@ local signing, known = KEYS[1], ARGV[1]
 local version = redis.call('HGET', signing, 'version') or '0'
 local answer = {tonumber(version)}
 if known == version then return answer end
-local all = redis.call('HGETALL', signing)
-for i = 1, #all, 2 do
-  if all[i] ~= 'version' then
-    answer[#answer + 1] = all[i]
-    answer[#answer + 1] = all[i + 1]
-  end
-end
+append_fields(answer, signing)
 return answer
