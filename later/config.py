@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from later.address_types import Address, http_url, mask_url, proxy_url, store_url
 from later.core.api_keys import ApiKey
 from later.core.callback_url import check_host_and_port
 from later.core.errors import ConfigError
@@ -17,7 +18,7 @@ from later.core.policy import Policy
 from later.core.receiver_tls import ReceiverTls, parse_receivers
 from later.core.signing import MASTER_PREFIX
 from later.option_table import API_COMMANDS, OPTIONS, WORKER_COMMANDS, Option
-from later.option_types import Address, OptionType, http_url, key_file, mask_url, proxy_url, store_url
+from later.option_types import OptionType, key_file
 
 DEFAULT_FILE = "later.toml"
 RECEIVERS = "receivers"

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from later.address_types import address, address_or_off, host_names, http_url, origins, proxy_url, store_url
 from later.core.address_guard import parse_network, parse_rule
 from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Sign
 from later.core.validation import MAX_RETRY
 from later.option_types import (
     DEFAULT_PREFIX,
     OptionType,
-    address,
-    address_or_off,
     body_size,
     choice,
     count_or_auto,
     duration,
     file_name,
-    host_names,
-    http_url,
     integer,
     key_file,
     many,
-    origins,
     path,
     path_or_none,
     prefix,
-    proxy_url,
     rate,
     share,
-    store_url,
     switch,
 )
 

@@ -1,4 +1,4 @@
-"""Types of option values: durations, sizes, rates, switches, choices, addresses, URLs.
+"""Types of option values: durations, sizes, rates, switches, choices, names. `address_types` has addresses and URLs.
 
 The configuration, the command line and Spark's data source read their options with these types. Each converts a text to
 a value, or raises ValueError, whose text says what the type takes and can follow the word "expected".
@@ -6,17 +6,14 @@ a value, or raises ValueError, whose text says what the type takes and can follo
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from typing import Any
 
 MAX_DURATION_MS = 3653 * 86_400_000
 """Ten years, the longest duration."""
@@ -28,19 +25,7 @@ _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _DURATION_EXAMPLES = "15, 500ms, 15s, 10m, 2h or 7d"
 _SIZE = re.compile(r"([0-9]+)(KiB|MiB)?")
 _UNIT_BYTES = {"KiB": 1024, "MiB": 1024 * 1024}
-_ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
-_USERINFO = r"(?:%[0-9A-Fa-f]{2}|[A-Za-z0-9._~!$&'()*+,;=-])*"
-_PROXY = re.compile(rf"https?://(?:{_USERINFO}(?::{_USERINFO})?@)?{_ADDRESS.pattern}/?", re.IGNORECASE)
-_HOST_NAME = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-_ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?P<port>:[0-9]{1,5})?")
-_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _PREFIX = re.compile(r"[^\s{}*?\[\]\\^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,64}")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_HOST_PORT_PATH = re.compile(r"(\[[^\[\]]*\]|[^:\[\]/]*)(:[0-9]*)?(/.*)?")
-_NOT_IN_URL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
-_REDIS_PARAMETERS = {"db", "username", "password"}
-_TLS_PARAMETERS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
-"""Parameters allowed in a store URL. The client of Redis accepts any, but an unknown one fails each connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +52,6 @@ class OptionType:
 def option_type(metavar: str, *toml_types: str) -> Callable[[Callable[[str], Any]], OptionType]:
     """Return the decorator that makes an option type of a function that reads a text."""
     return lambda read: OptionType(read, metavar, toml_types or ("a string",))
-
-
-class Address(NamedTuple):
-    """A TCP address to listen on."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """True if only this machine can reach the address."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
 
 # Durations
@@ -295,118 +262,3 @@ def key_file(text: str) -> str | None:
 
 
 path_or_none = OptionType(lambda text: None if text == "none" else path(text), "FILE")
-
-
-# Addresses and URLs
-
-
-@option_type("HOST:PORT")
-def address(text: str) -> Address:
-    match = _ADDRESS.fullmatch(text)
-    with suppress(ValueError):
-        if match is not None and int(match["port"]) <= 65_535:
-            if match["v6"]:
-                ipaddress.IPv6Address(match["v6"])  # raises ValueError
-            return Address(match["host"] or match["v6"], int(match["port"]))
-    raise ValueError("HOST:PORT, like 127.0.0.1:8080, localhost:8080 or [::1]:8080")
-
-
-address_or_off = OptionType(lambda text: None if text == "off" else address(text), "HOST:PORT")
-
-
-@option_type("NAME", "a string", "an array")
-def host_names(text: str) -> frozenset[str]:
-    if text == "none":
-        return frozenset()
-    names = [name.strip().removesuffix(".").lower() for name in text.split(",")]
-    if not all(_HOST_NAME.fullmatch(name) for name in names):
-        raise ValueError("a host's name without a port, like later.internal; several with commas between them")
-    return frozenset(names)
-
-
-@option_type("ORIGIN", "a string", "an array")
-def origins(text: str) -> frozenset[str]:
-    if text == "none":
-        return frozenset()
-    read: set[str] = set()
-    for origin in text.split(","):
-        match = _ORIGIN.fullmatch(origin.strip().lower())
-        if match is None:
-            raise ValueError("a page's origin, like https://later.internal; several with commas between them")
-        port = "" if match["port"] == _DEFAULT_PORTS[match["scheme"]] else match["port"] or ""  # as browsers write it
-        read.add(f"{match['scheme']}://{match['host']}{port}")
-    return frozenset(read)
-
-
-@option_type("URL")
-def http_url(text: str) -> str:
-    url = _split_url(text)
-    if url is None or url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
-        raise ValueError("an http or https URL with a host and without user:password@")
-    if url.query or url.fragment:
-        raise ValueError("a URL without query and fragment")
-    return text.rstrip("/")
-
-
-@option_type("URL")
-def proxy_url(text: str) -> str | None:
-    """Read the URL of a forward proxy, which may have a user and a password; `none` is none."""
-    if text == "none":
-        return None
-    match = _PROXY.fullmatch(text)
-    if match is None or not 1 <= int(match["port"]) <= 65_535:
-        raise ValueError(
-            "http://HOST:PORT, like http://proxy.internal:3128 or http://user:password@proxy.internal:3128, "
-            "or https://, with special characters of the password percent-encoded"
-        )
-    return text
-
-
-@option_type("URL")
-def store_url(text: str) -> str:
-    scheme = text.partition("://")[0]
-    if scheme in ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"):
-        raise ValueError(f"a redis://, rediss:// or unix:// URL: {scheme}:// is not supported yet")
-    url = _split_url(text)
-    if url is None or url.scheme not in ("redis", "rediss", "unix") or url.fragment:
-        raise ValueError(
-            "a redis://, rediss:// or unix:// URL, like redis://user:password@127.0.0.1:6379/0, "
-            "with special characters of the password percent-encoded"
-        )
-    if url.scheme == "unix":
-        if url.hostname or len(url.path) < 2:
-            raise ValueError("unix:///PATH, with three slashes")
-    elif not url.hostname or not re.fullmatch(r"(/[0-9]{0,9})?", url.path):
-        raise ValueError(f"{url.scheme}://HOST:PORT/DATABASE, with a number as DATABASE")
-    allowed = _REDIS_PARAMETERS | (_TLS_PARAMETERS if url.scheme == "rediss" else set())
-    parameters = dict(parse_qsl(url.query, keep_blank_values=True))
-    if not allowed.issuperset(parameters):
-        raise ValueError(f"only these parameters in a {url.scheme}:// URL: {', '.join(sorted(allowed))}")
-    if not re.fullmatch("[0-9]{1,9}", parameters.get("db", "0")):
-        raise ValueError("a number as the URL's db")
-    return text
-
-
-def _split_url(text: str) -> SplitResult | None:
-    """Return the parts of a URL, or None if it is not one or if parsers disagree about it."""
-    if _NOT_IN_URL.search(text):
-        return None
-    try:
-        url = urlsplit(text)
-        _ = url.port  # raises ValueError if it is not a port
-        return url
-    except ValueError:
-        return None
-
-
-def mask_url(url: str) -> str:
-    """Return a URL, valid or not, without what may be secret: userinfo, query, and parts that may be either."""
-    scheme = _SCHEME.match(url)
-    start = scheme[0] if scheme else ""
-    head, question, tail = url[len(start) :].partition("?")
-    if "@" in tail:  # either an unescaped ? in the password, or an @ in the query
-        return f"{start}***"
-    _, at, location = head.rpartition("@")
-    if not _HOST_PORT_PATH.fullmatch(location):
-        location = "***"
-    return start + ("***@" if at else "") + location + ("?***" if question else "")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from later.address_types import Address, mask_url
 from later.config import Config, load
 from later.core.errors import ConfigError
 from later.core.policy import Ack, DelayMode, Policy
 from later.core.receiver_tls import ReceiverTls
 from later.option_table import ALL_COMMANDS, OPTIONS, Option
-from later.option_types import Address, mask_url
 from tests.cases import each_case
 
 NAMES = [option.name for option in OPTIONS]

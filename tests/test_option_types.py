@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers
 
+from later.address_types import host_names, mask_url, origins
 from later.core.policy import Ack
 from later.option_types import (
     MAX_DURATION_MS,
@@ -16,9 +17,6 @@ from later.option_types import (
     choice,
     duration_literal,
     duration_s,
-    host_names,
-    mask_url,
-    origins,
     parse_duration_ms,
 )
 from tests.cases import each_case

@@ -9,6 +9,7 @@ from contextlib import suppress
 import structlog
 from aiohttp import web
 
+from later.address_types import Address
 from later.api.app import ApiSettings, build_app, build_health_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
@@ -21,7 +22,6 @@ from later.core.errors import StoreDown
 from later.daemon.certificates import read_server_certificate
 from later.daemon.listen import listen_error, log_not_listening, may_skip_listening, no_keys_error
 from later.metrics import Metrics
-from later.option_types import Address
 from later.store.open import Store
 
 log = structlog.get_logger("later.daemon")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import structlog
 
+from later.address_types import Address
 from later.config import Config
 from later.core.errors import LaterError
-from later.option_types import Address
 
 log = structlog.get_logger("later.daemon")
 

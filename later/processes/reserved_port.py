@@ -11,7 +11,7 @@ import asyncio
 import socket
 from contextlib import ExitStack, suppress
 
-from later.option_types import Address
+from later.address_types import Address
 
 
 class ReservedPort:

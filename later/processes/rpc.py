@@ -17,10 +17,10 @@ import msgspec
 import structlog
 
 from later import __version__
+from later.address_types import Address
 from later.config import Config
 from later.core.errors import LaterError
 from later.metrics import MetricSamples
-from later.option_types import Address
 
 log = structlog.get_logger("later.processes")
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
+from later.address_types import http_url, mask_url, store_url
 from later.core.errors import ConfigError
-from later.option_types import http_url, mask_url, store_url
 from later.store.settings import StoreSettings
 
 PASSWORD = "LATER_REDIS_PASSWORD"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from later.address_types import Address
 from later.config import load
 from later.daemon.listen import log_listening
-from later.option_types import Address
 
 
 def test_a_daemon_without_keys_that_others_reach_says_by_which_names() -> None:

@@ -11,7 +11,7 @@ from threading import Barrier
 
 import pytest
 
-from later.option_types import Address
+from later.address_types import Address
 from later.processes.reserved_port import ReservedPort, reserve_port
 from tests.cases import each_case
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from later.address_types import Address
 from later.config import load
 from later.core.errors import StoreDown
-from later.option_types import Address
 from later.processes.rpc import (
     MAX_UNREAD_BYTES,
     Channel,

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from later.address_types import mask_url
 from later.bulk.datasource.options import NO_TABLE_OPTIONS, parse_options, read_seconds, read_stored_job
 from later.core.errors import ConfigError, Refused
 from later.core.validation import EXPECTED_TIME, parse_time, parse_topic
-from later.option_types import DEFAULT_PREFIX, integer, mask_url, prefix
+from later.option_types import DEFAULT_PREFIX, integer, prefix
 from later.store.keys import Bucket
 from later.store.scan import ScanRange
 from later.store.url import check_store_url
