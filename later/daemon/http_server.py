@@ -45,38 +45,9 @@ class HttpServer:
         wake_delay_ticker: Callable[[int], None],
     ) -> None:
         self._config = config
-        self._key_book = store.key_book
-        self.authorization = authorization = build_authorization(config, store, metrics)
-        own_hosts = set() if config.http_address is None else {config.http_address.host}
-        cross_site_protection = CrossSiteProtection(
-            config.allow_hosts | own_hosts,
-            config.allow_origins,
-            takes_any_host=lambda: not config.allow_hosts and authorization.asks_for_keys,
-        )
-        if config.runs_api:
-            app = build_app(
-                ApiSettings(
-                    max_body=config.max_body,
-                    max_pending_writes=config.max_pending_writes,
-                    remember_ms=config.remember_ms,
-                    lease_ms=config.lease_ms,
-                ),
-                store=store,
-                metrics=metrics,
-                guard=guard,
-                authorization=authorization,
-                cross_site_protection=cross_site_protection,
-                health=health,
-                wake_delay_ticker=wake_delay_ticker,
-            )
-        else:
-            app = build_health_app(
-                authorization=authorization,
-                cross_site_protection=cross_site_protection,
-                metrics=metrics,
-                health=health,
-                clock=store.clock,
-            )
+        self._store = store
+        self._metrics = metrics
+        self.authorization = build_authorization(config, store, metrics)
         self._certificate = read_server_certificate(config.tls_cert, config.tls_key)
         connections = ServerConnections(
             most=most_connections,
@@ -84,7 +55,42 @@ class HttpServer:
             count_refused=metrics.connections_refused.inc,
             certificate=self._certificate,
         )
+        app = self._build_app(health, guard, wake_delay_ticker)
         self._runner = Runner(app, connections, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
+
+    def _build_app(
+        self, health: HealthSource, guard: AddressGuard, wake_delay_ticker: Callable[[int], None]
+    ) -> web.Application:
+        config, authorization = self._config, self.authorization
+        own_hosts = set() if config.http_address is None else {config.http_address.host}
+        cross_site_protection = CrossSiteProtection(
+            config.allow_hosts | own_hosts,
+            config.allow_origins,
+            takes_any_host=lambda: not config.allow_hosts and authorization.asks_for_keys,
+        )
+        if not config.runs_api:
+            return build_health_app(
+                authorization=authorization,
+                cross_site_protection=cross_site_protection,
+                metrics=self._metrics,
+                health=health,
+                clock=self._store.clock,
+            )
+        return build_app(
+            ApiSettings(
+                max_body=config.max_body,
+                max_pending_writes=config.max_pending_writes,
+                remember_ms=config.remember_ms,
+                lease_ms=config.lease_ms,
+            ),
+            store=self._store,
+            metrics=self._metrics,
+            guard=guard,
+            authorization=authorization,
+            cross_site_protection=cross_site_protection,
+            health=health,
+            wake_delay_ticker=wake_delay_ticker,
+        )
 
     async def check_keys(self) -> None:
         """Refuse to listen where others can call and nobody has a key, before anything is delivered.
@@ -99,7 +105,7 @@ class HttpServer:
         if address is None or not authorization.reads_keys:
             return
         with suppress(StoreDown):
-            await self._key_book.read()
+            await self._store.key_book.read()
         if self._config.runs_api and not address.is_loopback and not authorization.has_had_keys:
             raise no_keys_error(address)
         if not authorization.has_keys:

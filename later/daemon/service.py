@@ -34,7 +34,6 @@ from later.daemon.lifecycle import wait_for_all
 from later.daemon.signing_key import read_masters
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.aiohttp_client import AiohttpClient
-from later.delivery.http_client import HttpClient
 from later.delivery.own_client import OwnClient
 from later.delivery.pool import idle_limit
 from later.delivery.proxy import Proxy
@@ -92,18 +91,7 @@ class Service:
         self._sender = build_sender(
             config, self._guard, metrics, self._descriptors, key_ring=lambda: self._store.signing.latest
         )
-        self._worker: Worker | None = None
-        if config.runs_worker:
-            self._worker = Worker(
-                store=self._store,
-                sender=self._sender,
-                metrics=metrics,
-                slots=self._slots,
-                tick_ms=config.tick_ms,
-                lease_ms=config.lease_ms,
-                remember_ms=config.remember_ms,
-                random=random.random,
-            )
+        self._worker = self._build_worker() if config.runs_worker else None
         self._worker_started = False
         self._next_loop_measure: float | None = None
         """When (s, monotonic) the event loop should run `measure_event_loop` next."""
@@ -118,6 +106,18 @@ class Service:
         )
         self.store_metrics = StoreMetrics(self._store, metrics)
         self._tickers = self._build_tickers()
+
+    def _build_worker(self) -> Worker:
+        return Worker(
+            store=self._store,
+            sender=self._sender,
+            metrics=self._metrics,
+            slots=self._slots,
+            tick_ms=self._config.tick_ms,
+            lease_ms=self._config.lease_ms,
+            remember_ms=self._config.remember_ms,
+            random=random.random,
+        )
 
     def _build_tickers(self) -> list[Ticker]:
         build = partial(Ticker.on_local_clock, count_error=self._metrics.count_tick_error)
@@ -289,13 +289,9 @@ def build_sender(
     tls = read_client_tls(config.ca, config.receivers) if config.runs_worker else None
     proxy = None if config.proxy is None else Proxy.parse(config.proxy)
     max_idle = idle_limit(descriptors, config.concurrency)
-    client: HttpClient
-    if config.http_client == "aiohttp":
-        client = AiohttpClient(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy, tls=tls)
-    else:
-        client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy, tls=tls)
+    build_client = AiohttpClient if config.http_client == "aiohttp" else OwnClient
     return Sender(
-        client,
+        build_client(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy, tls=tls),
         Signer(key_ring),
         user_agent=f"later/{__version__}",
         guard=guard,
