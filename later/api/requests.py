@@ -109,9 +109,10 @@ def check_expectation(request: web.BaseRequest) -> bool:
     Raises:
         UnknownExpectation: it expects something else.
     """
-    expectation = request.headers.get(hdrs.EXPECT)
-    if expectation is None or request.version != HttpVersion11:
+    expectations = request.headers.getall(hdrs.EXPECT, ())
+    if not expectations or request.version != HttpVersion11:
         return False
+    expectation = ", ".join(expectations)
     if expectation.lower() != "100-continue":
         raise UnknownExpectation(f"Expect: expected 100-continue, got {format_value(expectation)}", "Expect")
     return True

@@ -269,6 +269,7 @@ async def test_a_refusal_before_the_body_is_sent_ends_the_connection() -> None:
         (CREATE, ["Content-Length: 1048577", "Expect: 100-continue"], b"413"),
         (CREATE, ["Content-Length: 5", "Content-Encoding: compress"], b"415"),
         (CREATE, ["Content-Length: 5", "Expect: bla"], b"417"),
+        (CREATE, ["Content-Length: 5", "Expect: 100-continue", "Expect: bla"], b"417"),
         (CREATE, ["Content-Length: 5", "Origin: http://evil.example"], b"403"),
         ("POST /create HTTP/1.0", ["Transfer-Encoding: chunked"], b"400"),
     ],
