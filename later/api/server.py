@@ -17,7 +17,12 @@ from aiohttp.typedefs import Handler
 from later.api.problems import error_response, fault_response, new_incident
 from later.api.requests import ACCEPTED_ENCODINGS, check_expectation, unsupported_encoding
 from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES
-from later.api.server_connections import UNREAD_ANSWER_S, AcceptedConnection, ServerConnections
+from later.api.server_connections import (
+    GOODBYE_S,
+    UNREAD_ANSWER_S,
+    AcceptedConnection,
+    ServerConnections,
+)
 from later.core.errors import Refused
 from later.metrics.http_requests import OTHER_ROUTE
 
@@ -137,6 +142,13 @@ class _Protocol(web.RequestHandler):
             self._keepalive_handle.cancel()
         self._next_keepalive_close_time = self._head_until
         self._keepalive_handle = self._loop.call_at(self._head_until, self._process_keepalive)
+
+    def _process_keepalive(self) -> None:
+        """Close the connection if it is idle for too long, and do not wait long for the goodbye of TLS."""
+        transport = self.transport
+        super()._process_keepalive()
+        if transport is not None and self.transport is None:
+            self._loop.call_later(GOODBYE_S, transport.abort)
 
     def pause_writing(self) -> None:
         """Wait until the client has read more of its answer, but not for ever."""

@@ -17,7 +17,7 @@ log = structlog.get_logger()
 FIRST_HEAD_S = 10.0
 """How long a new connection may take until the head of its first request is there, the handshake of TLS included."""
 GOODBYE_S = 1.0
-"""How long a client may take to answer the goodbye of TLS."""
+"""How long a client that was idle may take to answer the goodbye of TLS."""
 UNREAD_ANSWER_S = 30.0
 """How long a client may leave an answer unread that does not fit into the buffers of its connection."""
 DEFAULT_IDLE_S = 75.0
@@ -125,7 +125,7 @@ class AcceptedConnection(asyncio.Protocol):
                 accepted,
                 ssl=context,
                 ssl_handshake_timeout=FIRST_HEAD_S,
-                ssl_shutdown_timeout=GOODBYE_S,
+                ssl_shutdown_timeout=UNREAD_ANSWER_S,  # the end of an answer is sent in this time, too
             )
         except BaseException as error:
             accepted.close()

@@ -9,21 +9,24 @@ from contextlib import suppress
 
 import pytest
 
-from later.api import server_connections
+from later.api import server, server_connections
 from later.api.server_connections import ServerConnections
 from later.daemon.certificates import ServerCertificate
 from tests.api.api_fixture import ApiFixture, serve_api
 from tests.api.test_load_shedding import wait_until
+from tests.builders import a_task
 from tests.delivery.test_tls import CERTIFICATES
 
 pytestmark = pytest.mark.usefixtures("both_loops")
 
+GOODBYE_S = 0.1
 REQUEST = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> ServerConnections:
     monkeypatch.setattr(server_connections, "FIRST_HEAD_S", 0.4)
+    monkeypatch.setattr(server, "GOODBYE_S", GOODBYE_S)
     return ServerConnections(most=5, certificate=ServerCertificate(CERTIFICATES / "receiver.pem", None))
 
 
@@ -78,6 +81,22 @@ async def drain(reader: asyncio.StreamReader) -> None:
     """Read until the server has ended the connection."""
     with suppress(ConnectionError):
         await reader.read()
+
+
+async def test_an_answer_that_is_read_slowly_is_sent_whole_before_the_connection_is_closed(
+    connections: ServerConnections,
+) -> None:
+    async with serve_api(connections=connections, fake_store=True) as api:
+        await api.store.tasks.create([a_task(id=f"{n}", delay=60, content="x" * 1_000_000) for n in range(6)])
+        reader, writer = await asyncio.open_connection(api.http.host, api.http.port, ssl=trusting(), limit=4096)
+        writer.write(
+            b"POST /list HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 17\r\n\r\n"
+            b'{"topic":"order"}'
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(3 * GOODBYE_S)
+        assert f"Content-Length: {len(await reader.read())}".encode() in head
+        writer.close()
 
 
 async def test_a_client_that_says_nothing_after_its_handshake_is_cut(
