@@ -7,12 +7,15 @@ revoked is refused within 2.5 seconds, and while the store is away no key is acc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from later.core.api_keys import ApiKey, Scope
-from later.core.errors import Conflict
+from later.core.errors import Conflict, StoreDown, StoreFault
 from later.core.key_set import KeySet
+from later.core.policy import MIN_RATE
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs
@@ -21,6 +24,8 @@ from later.store.scripts import Argument, Command
 from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
 
 MINUTE_MS = 60_000
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: no later time can be shown."""
 _ENDED = "ended:"
 """The beginning of a field beside the uses: of a key whose end was noted."""
 
@@ -32,9 +37,9 @@ class StoredKey(msgspec.Struct, frozen=True):
     name: str
     namespace: str | None
     scopes: list[str]
-    created_at: int
-    expires_at: int | None
-    rate: float | None
+    created_at: Annotated[int, Meta(ge=0, le=LATEST_MS)]
+    expires_at: Annotated[int, Meta(ge=0, le=LATEST_MS)] | None
+    rate: Annotated[float, Meta(ge=MIN_RATE)] | None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -136,10 +141,14 @@ class KeyBook:
         asked_at = self._monotonic()
         known = "" if self._version is None else self._version
         command = scripts.KEYS_SINCE.read(self._keys[:1], [known])
-        version, store_time, is_changed, *records = await self._client.execute("keys_since", command)
+        try:
+            version, store_time, is_changed, *records = await self._client.execute("keys_since", command)
+        except StoreFault as error:  # something else has written there: as long as nobody can read them, no key counts
+            raise StoreDown(f"the API keys cannot be read: {error}") from error
         if is_changed:
-            keys = [_parse_record(id.decode(), record) for id, record in pairs(records)]
-            has_had_keys = version > 0 or self.latest.has_had_keys  # a store that has lost its data opens no door
+            keys = [_parse_record(id.decode(errors="replace"), record) for id, record in pairs(records)]
+            # neither a store that has lost its data nor one that has lost the version opens a door
+            has_had_keys = version > 0 or bool(records) or self.latest.has_had_keys
             self.latest = KeySet([key for key in keys if key is not None], has_had_keys=has_had_keys)
         self._version, self._store_time, self.read_at = version, store_time, asked_at
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from later.core.api_keys import ALL_SCOPES, ApiKey, Scope
+from later.core.errors import StoreDown
 from later.store.key_book import KeyBook
 from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
@@ -93,3 +94,33 @@ async def test_a_key_is_revoked_while_the_memory_is_full(store: StoreFixture) ->
         await store.redis.config_set("maxmemory", 0)
     assert (await store.key_book.read()).keys == {}
     assert store.key_book.latest.has_had_keys
+
+
+async def test_keys_whose_version_is_damaged_or_lost_are_read_and_changed_all_the_same(store: StoreFixture) -> None:
+    key = a_key("key00001", None)
+    for version in ("text", "", "-5", "1.5", "inf", "nan", "9" * 400, None):
+        await store.redis.delete(store.keys.api_keys)
+        await store.redis.hset(store.keys.api_keys, mapping={b"\xff\xfe": b"{}"})
+        if version is not None:
+            await store.redis.hset(store.keys.api_keys, "version", version)
+        book = KeyBook(store.client, store.keys, time.monotonic)
+        assert (await book.read()).has_had_keys, version
+        await book.change(lambda known, now: {key.id: key})
+        assert book.latest.keys[key.id] == key
+
+
+async def test_a_key_with_values_that_no_daemon_writes_opens_nothing(store: StoreFixture) -> None:
+    key = a_key("key00001", None)
+    await store.key_book.change(lambda known, now: {key.id: key})
+    (record,) = await ask(store, [("HGET", store.keys.api_keys, key.id)])
+    written = json.loads(record)
+    for damage in ({"rate": 0}, {"rate": -1}, {"rate": 1e-320}, {"expires_at": -(10**18)}, {"expires_at": 10**40},
+                   {"created_at": 10**18}):  # fmt: skip
+        await store.redis.hset(store.keys.api_keys, mapping={key.id: json.dumps(written | damage), "version": 1})
+        assert (await KeyBook(store.client, store.keys, time.monotonic).read()).keys == {}, damage
+
+
+async def test_keys_that_cannot_be_read_are_as_those_of_a_store_that_is_away(store: StoreFixture) -> None:
+    await store.redis.set(store.keys.api_keys, "x")
+    with pytest.raises(StoreDown, match="the API keys cannot be read: "):
+        await store.key_book.current()

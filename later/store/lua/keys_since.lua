@@ -7,8 +7,8 @@ local keys = KEYS[1]
 
 local time = redis.call('TIME')
 local version = redis.call('HGET', keys, 'version') or '0'
-local answer = {tonumber(version), time[1] * 1000 + math.floor(time[2] / 1000), 1}
-if ARGV[1] == version then
+local answer = {version_number(version), time[1] * 1000 + math.floor(time[2] / 1000), 1}
+if ARGV[1] ~= '' and ARGV[1] == version then
   answer[3] = 0
   return answer
 end

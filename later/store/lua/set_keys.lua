@@ -9,7 +9,7 @@
 local keys, used = KEYS[1], KEYS[2]
 local seen = tonumber(ARGV[1])
 
-if tonumber(redis.call('HGET', keys, 'version') or 0) ~= seen then return -1 end
+if version_number(redis.call('HGET', keys, 'version') or 0) ~= seen then return -1 end
 for i = 2, #ARGV, 2 do
   redis.call('HDEL', keys, ARGV[i])
   if ARGV[i + 1] == '' then redis.call('HDEL', used, ARGV[i], 'ended:' .. ARGV[i]) end
