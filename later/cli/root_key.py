@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from later.config import Config
-from later.core.api_keys import check_key_text, root_key
+from later.core.api_keys import check_key_text, has_key_form, root_key
 from later.core.errors import ConfigError
 
 ROOT_KEY_VARIABLE = "LATER_ROOT_KEY"
@@ -21,6 +21,10 @@ def read_root_key(config: Config, environ: Mapping[str, str]) -> Config:
     """
     text, file, source = environ.get(ROOT_KEY_VARIABLE) or None, config.root_key_file, ROOT_KEY_VARIABLE
     if file is not None:
+        if has_key_form(file.name.strip()):
+            raise ConfigError(
+                f"--root-key-file: expected the name of a file, got a key: put it into {ROOT_KEY_VARIABLE}"
+            )
         source = f"--root-key-file {file}"
         if text is not None:
             raise ConfigError(f"{source} and {ROOT_KEY_VARIABLE}: expected one of them, got both")

@@ -11,6 +11,7 @@ from later.cli.exit import ExitStatus
 from later.cli.main import DAEMONS, main
 from later.cli.program import run
 from later.config import Config
+from later.core.api_keys import make_key_text
 from later.option_table import DAEMON_COMMANDS
 from tests.cli.api_stub import Capture
 
@@ -88,3 +89,11 @@ def test_main_exits_without_waiting_for_the_threads_of_a_daemon(monkeypatch: pyt
 
 def test_signals_stop_every_daemon_from_its_start_on() -> None:
     assert set(DAEMONS) == DAEMON_COMMANDS
+
+
+def test_a_root_key_in_place_of_its_file_is_not_shown(daemons: DaemonRuns, capsys: Capture) -> None:
+    key = make_key_text()
+    assert run(["up", "--root-key-file", key]).code == 2
+    error = capsys.readouterr().err
+    assert key not in error
+    assert "--root-key-file: expected the name of a file, got a key: put it into LATER_ROOT_KEY" in error
