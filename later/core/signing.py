@@ -215,7 +215,8 @@ class KeyRing:
         """
         live = [generation for generation in self.generations(scope) if generation.is_live(now)]
         if live and not self.has_master_of(live[0]):
-            raise MissingMaster(f"the signing key {live[0].master} of {scope} is missing: add it to --signing-key")
+            # The scope is not named: deliveries of thousands of origins meet one fault, which is logged once
+            raise MissingMaster(f"the signing key {live[0].master} is missing: add it to --signing-key")
         return [
             derive_secret(self._by_fingerprint[generation.master], scope, generation.g)
             for generation in live

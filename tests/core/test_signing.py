@@ -157,9 +157,18 @@ class TestGenerations:
 
     def test_nothing_is_signed_with_another_secret_in_place_of_a_missing_one(self) -> None:
         ring = KeyRing([OTHER], rotate(KeyRing([MASTER])).rotated)
-        with pytest.raises(MissingMaster, match=f"{MASTER.fingerprint} of namespace shop is missing"):
+        with pytest.raises(MissingMaster, match=f"^the signing key {MASTER.fingerprint} is missing"):
             ring.secrets(SHOP, NOW)
         assert ring.missing_masters(NOW) == {MASTER.fingerprint: ["namespace shop", "namespace shop"]}
+
+    def test_a_missing_master_is_one_fault_however_many_scopes_need_it(self) -> None:
+        ring = KeyRing([OTHER], rotated_all=rotate(KeyRing([MASTER]), None).rotated_all)
+        errors = set()
+        for host in ("a", "b"):
+            with pytest.raises(MissingMaster) as caught:
+                ring.secrets(SecretScope(Sign.ORIGIN, f"shop\x1fhttps://{host}.example"), NOW)
+            errors.add(str(caught.value))
+        assert len(errors) == 1
 
     def test_an_older_secret_whose_master_is_missing_is_left_out(self) -> None:
         ring = KeyRing([OTHER], rotate(KeyRing([OTHER, MASTER])).rotated)

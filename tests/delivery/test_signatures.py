@@ -143,7 +143,7 @@ async def test_a_delivery_whose_secret_cannot_be_derived_is_not_made() -> None:
     keys.rotate()
     keys.ring = KeyRing([OTHER], keys.ring.rotated)
     async with Receiver(recorder).listen() as receiver, a_sender(key_ring=keys) as sender:
-        with pytest.raises(LocalFault, match=f"the signing key {MASTER.fingerprint} of namespace default is missing"):
+        with pytest.raises(LocalFault, match=f"the signing key {MASTER.fingerprint} is missing"):
             await sender.send(a_task(callback=receiver.url), 1, NOW)
         await send(sender, a_task(callback=receiver.url, topic="shop/order"))  # another namespace: never rotated
     assert len(recorder.received) == 1
