@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import structlog
+
 from later.config import Config
 from later.embedded import EmbeddedStore
-from later.embedded.key_file import make_signing_key
+from later.embedded.key_file import make_signing_key, signing_key_file
 from later.metrics import Metrics
 from later.worker.ticker import Ticker, TickResult, start_tickers
 
 CHECK_EVERY_MS = 1000
+KEY_MAY_BE_LOST = "it had none; if one was lost, put it back and restart: receivers refuse the signatures of another"
+
+log = structlog.get_logger("later.backing_store")
 
 
 class EmbeddedBackingStore:
@@ -30,9 +35,12 @@ class EmbeddedBackingStore:
 
     async def start(self) -> None:
         """Start the store, and return when it answers. Its first start makes a signing key. Raises EmbeddedError."""
+        had_data = (self._data / "appendonlydir").exists()
         await self._store.start()
-        if self._makes_signing_key:
-            make_signing_key(self._data)
+        if self._makes_signing_key and make_signing_key(self._data):
+            log.info("signing key made", file=str(signing_key_file(self._data)))
+            if had_data:
+                log.warning("signing key is new to this data", reason=KEY_MAY_BE_LOST)
         start_tickers([self._ticker], self._metrics)
 
     async def stop(self) -> None:

@@ -146,24 +146,31 @@ class Service:
             StoreMismatch: the store cannot serve this configuration.
         """
         self._store.signing.use_masters(read_masters(self._config))
+        self._report_signing_key()
         try:
             await self._store.client.open()
-            await self._report_signing()
+            await self._report_missing_keys()
             return await self._store.stats.task_count()
         except StoreDown as error:
             log.warning("store unavailable", reason=str(error))
             return None
 
-    async def _report_signing(self) -> None:
-        """Log by which keys deliveries are signed, and which are missing. Raises StoreDown."""
+    def _report_signing_key(self) -> None:
+        """Log by which keys deliveries are signed. It does not wait for the store, which may be away."""
+        masters = self._store.signing.latest.masters
+        if self._worker is None:
+            return
+        if masters:
+            log.info("signing key read", masters=[master.fingerprint for master in masters])
+        elif self._config.policy.sign is not Sign.OFF:
+            log.warning("deliveries are not signed", reason="no --signing-key; `later secrets init` makes one")
+
+    async def _report_missing_keys(self) -> None:
+        """Log which keys deliveries need that are not there. Raises StoreDown."""
         if self._worker is None:
             return
         ring = await self._store.signing.read()
         now = (await self._store.time.now()).low
-        if ring.masters:
-            log.info("signing key read", masters=[master.fingerprint for master in ring.masters])
-        elif self._config.policy.sign is not Sign.OFF:
-            log.warning("deliveries are not signed", reason="no --signing-key; `later secrets init` makes one")
         for master, scopes in ring.missing_masters(now).items():
             log.warning("signing key missing", master=master, of=scopes)
 

@@ -31,7 +31,7 @@ def read_masters(config: Config) -> tuple[Master, ...]:
     try:
         text = file.read_text(encoding="ascii")
     except FileNotFoundError:
-        if given is None:  # `up` makes it
+        if given is None and not file.is_symlink():  # `up` makes it, unless a link says where it should be
             return ()
         raise ConfigError(f"--signing-key {file}: no such file; `later secrets init` prints a new key") from None
     except (OSError, UnicodeDecodeError) as error:

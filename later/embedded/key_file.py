@@ -14,17 +14,17 @@ def signing_key_file(data: Path) -> Path:
     return data / "signing.key"
 
 
-def make_signing_key(data: Path) -> None:
-    """Make the signing key of a data directory, unless there is one. Of several calls at a time, one makes it.
+def make_signing_key(data: Path) -> bool:
+    """Make the signing key of a data directory, and return True, unless there is one.
 
-    The file appears complete, and nobody else can read it.
+    Of several calls at a time, one makes it. The file appears complete, and nobody else can read it.
 
     Raises:
         EmbeddedError: the file cannot be written.
     """
     file = signing_key_file(data)
     if file.exists():
-        return
+        return False
     temporary = data / f"temp-signing-{secrets.token_hex(8)}"
     with wrap_os_errors(data):
         try:
@@ -36,12 +36,13 @@ def make_signing_key(data: Path) -> None:
             try:
                 os.link(temporary, file)  # unlike a rename, it replaces nothing
             except FileExistsError:
-                return
+                return False
             except OSError:  # a file system without hard links; its lock keeps other daemons out of the directory
                 temporary.rename(file)
             _sync_directory(data)  # the tasks outlive a power cut, too
         finally:
             temporary.unlink(missing_ok=True)
+    return True
 
 
 def _sync_directory(data: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from unittest.mock import AsyncMock
 
 import pytest
+from structlog.testing import capture_logs
 
 from later.api.health import HealthSource
 from later.api.server import Runner
@@ -69,6 +70,15 @@ async def test_a_stop_closes_everything_even_if_one_step_raises(broken: str, mon
 async def test_a_service_that_was_not_started_can_be_stopped() -> None:
     config = load("up", {"redis": "redis://127.0.0.1:1"}, {})
     await Service(config, Metrics(), health=HEALTH, fail=AsyncMock()).stop()
+
+
+async def test_that_deliveries_are_not_signed_is_logged_also_if_the_store_is_away_at_the_start() -> None:
+    config = load("up", {"redis": "redis://127.0.0.1:1"}, {})
+    service = Service(config, Metrics(), health=HEALTH, fail=AsyncMock())
+    with capture_logs() as logs:
+        await service.open()
+    assert [event["event"] for event in logs] == ["deliveries are not signed", "store unavailable"]
+    await service.stop()
 
 
 async def test_all_steps_end_before_the_error_of_one_is_raised() -> None:

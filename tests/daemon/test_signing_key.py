@@ -71,6 +71,12 @@ class TestItsOwnKey:
         assert read_masters(config()) == ()
         assert len(read_masters(config("up"))) == 1
 
+    def test_a_link_to_a_file_that_is_not_there_is_no_reason_not_to_sign(self, tmp_path: Path) -> None:
+        signing_key_file(tmp_path).symlink_to(tmp_path / "not-mounted")
+        make_signing_key(tmp_path)
+        with pytest.raises(ConfigError, match=r"signing\.key: no such file"):
+            read_masters(config("up", data=str(tmp_path)))
+
 
 class TestAGivenKey:
     def test_a_file_is_read_line_by_line(self, tmp_path: Path) -> None:

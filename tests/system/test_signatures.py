@@ -82,6 +82,15 @@ def test_a_daemon_signs_without_being_configured_and_alike_after_a_restart(
             assert verifies(secret, deliver(up.url, receiver))
 
 
+def test_a_key_that_is_made_for_data_that_was_there_before_is_a_warning(folder: Path, data: Path) -> None:
+    with run_up(folder, data) as up:
+        assert up.wait_for_event("signing key made")["file"] == str(data / "signing.key")
+        assert up.stop() == 0
+    (data / "signing.key").unlink()
+    with run_up(folder, data) as up:
+        assert "put it back" in up.wait_for_event("signing key is new to this data")["reason"]
+
+
 def test_in_an_overlap_the_old_and_the_new_secret_verify_and_after_it_only_the_new_one(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
