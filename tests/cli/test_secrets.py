@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from later.core.clock import Clock
 from later.core.origin import Origin
-from later.core.policy import Sign
+from later.core.policy import DEFAULT_POLICY, Sign
+from later.core.policy_scopes import namespace_scope
 from later.core.signing import Master, SecretScope, derive_secret, origin_scope, parse_masters
+from later.store.open import open_store
+from later.store.settings import StoreSettings
 from tests.cli.api_stub import Capture, exit_code_of
 from tests.servers import shared_server
 
@@ -25,6 +32,19 @@ def store(monkeypatch: pytest.MonkeyPatch) -> None:
         client.flushall()
     monkeypatch.setenv("LATER_REDIS", shared_server())
     monkeypatch.setenv("LATER_SIGNING_KEY", MASTER.text)
+
+
+def set_sign(namespace: str, sign: Sign) -> None:
+    async def write() -> None:
+        clock = Clock(time.monotonic, time.time)
+        async with aclosing(
+            await open_store(
+                StoreSettings(url=shared_server(), prefix="later", timeout_s=2.0), clock, DEFAULT_POLICY, 1
+            )
+        ) as store:
+            await store.policies.change(namespace_scope(namespace), lambda own: own.merge({"sign": sign.value}))
+
+    asyncio.run(write())
 
 
 def output(capsys: Capture, *arguments: str) -> str:
@@ -86,7 +106,7 @@ def test_list_says_which_key_is_missing_and_prints_no_secret(capsys: Capture, mo
     assert "whsec_" not in table
     assert [row["has_key"] for row in rows(capsys)] == [False, True]
     assert exit_code_of("secrets", "show", "--url", "https://shop.example") == 1
-    assert f"the signing key {MASTER.fingerprint} of origin https://shop.example" in capsys.readouterr().err
+    assert f"the signing key {MASTER.fingerprint} is missing" in capsys.readouterr().err
 
 
 def test_without_a_key_nothing_is_shown_or_rotated(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,3 +150,15 @@ def test_options_that_do_not_go_together_are_wrong_usage(capsys: Capture) -> Non
 def test_the_secret_of_a_topic_that_does_not_sign_comes_with_a_note(capsys: Capture) -> None:
     assert exit_code_of("secrets", "show", "--topic", "order") == 0
     assert "topic order is signed by `sign` namespace" in capsys.readouterr().err
+
+
+def test_a_secret_that_signs_nothing_by_the_policy_comes_with_a_note(capsys: Capture) -> None:
+    assert exit_code_of("secrets", "show", "--namespace", "shop", "--url", "https://a.example") == 0
+    assert "is signed by `sign` namespace, unless the daemons have --sign origin" in capsys.readouterr().err
+    for command in ("show", "rotate"):
+        assert exit_code_of("secrets", command, "--namespace", "shop") == 0
+        assert "not its secret" not in capsys.readouterr().err
+    set_sign("shop", Sign.ORIGIN)
+    for command in ("show", "rotate"):
+        assert exit_code_of("secrets", command, "--namespace", "shop") == 0
+        assert "namespace shop is signed by `sign` origin: this is not its secret" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from later.core.clock import rfc3339
 from later.core.errors import Conflict, NoSigningKey
 from later.core.origin import Origin
 from later.core.policy import Sign, plain_number
+from later.core.policy_scopes import Level, namespace_scope, topic_scope
 from later.core.signing import MAX_OVERLAP_S, Generation, KeyRing, SecretScope, make_master, origin_scope
 from later.core.validation import DEFAULT_NAMESPACE, check_namespace, parse_topic
 from later.daemon.signing_key import read_masters
@@ -88,7 +89,7 @@ def show(*, namespace: str | None, topic: str | None, url: str | None, as_json: 
         found = ring.secrets(scope, now)
         if not found:
             raise NoSigningKey("there is no signing key: --signing-key FILE, or --data of a `later up`")
-        await _notify_if_unused(store, scope, topic)
+        await _notify_if_unused(store, scope)
         live = [generation for generation in ring.generations(scope) if generation.is_live(now)]
         known = [generation for generation in live if ring.has_master_of(generation)]
         if as_json:
@@ -102,12 +103,18 @@ def show(*, namespace: str | None, topic: str | None, url: str | None, as_json: 
     return _run(flags, print_secret)
 
 
-async def _notify_if_unused(store: Store, scope: SecretScope, topic: str | None) -> None:
-    """Say so if the policies in the store have deliveries of a topic signed otherwise."""
+async def _notify_if_unused(store: Store, scope: SecretScope) -> None:
+    """Say so if the policies in the store have deliveries of a topic, namespace or origin signed otherwise."""
     policies = await store.policies.read()
-    if topic is not None and policies.for_topic(scope.name).sign is not Sign.TOPIC:
-        sign = policies.for_topic(scope.name).sign
-        notify(f"{scope} is signed by `sign` {sign}, unless the daemons have --sign topic: this is not its secret")
+    level = topic_scope(scope.name) if scope.level is Sign.TOPIC else namespace_scope(scope.namespace)
+    sign = policies.for_scope(level).sign
+    if sign is not scope.level:
+        unless = (
+            ""
+            if policies.level_of(level, "sign") is not Level.DAEMON
+            else f", unless the daemons have --sign {scope.level}"
+        )
+        notify(f"{scope} is signed by `sign` {sign}{unless}: this is not its secret")
 
 
 @secrets.command(
@@ -153,6 +160,8 @@ def rotate(
 
     async def make_secret(store: Store) -> int:
         ring = await _rotate(store, scope, round(overlap * 1000))
+        if scope is not None:
+            await _notify_if_unused(store, scope)
         newest, *older = ring.generations(scope)
         found = None if scope is None else ring.secrets(scope, newest.since or 0)[0].text
         until = max((generation.until or 0 for generation in older), default=0)
