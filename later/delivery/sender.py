@@ -11,8 +11,8 @@ import os
 from later.core.address_guard import AddressGuard
 from later.core.errors import MissingMaster
 from later.core.origin import Origin
-from later.core.policy import Policy
-from later.core.reply import parse_reply
+from later.core.policy import Ack, Policy
+from later.core.reply import Reply, parse_reply
 from later.core.retry import Outcome, OutcomeKind
 from later.core.signing import format_signatures
 from later.core.task import Task
@@ -26,7 +26,7 @@ from later.delivery.http_client import (
 )
 from later.delivery.proxy import check_answer
 from later.delivery.refusals import RefusalReport
-from later.delivery.request import RequestBuilder, encode_body
+from later.delivery.request import CallbackRequest, RequestBuilder, encode_body
 from later.delivery.signer import MAX_INLINE_BYTES, Signer, sign_in_thread
 
 BAD_URL = "this URL cannot be called"
@@ -49,7 +49,7 @@ class Sender:
         self._signer = signer
         self._guard = guard
         self._refusals = refusals
-        self._has_proxy = has_proxy
+        self._post = self._post_through_proxy if has_proxy else client.post
         self._requests = RequestBuilder(user_agent)
 
     async def start(self) -> None:
@@ -85,9 +85,7 @@ class Sender:
         try:
             if self._guard.judges_calls:
                 self._check_url(request.origin)
-            reply = await self._client.post(request, timeout_s, policy.ack)
-            if self._has_proxy and request.origin.scheme == "http":
-                check_answer(reply)
+            reply = await self._post(request, timeout_s, policy.ack)
         except TimeoutError:
             return _failed("timeout", f"no complete answer within {timeout_s:g} s")
         except AddressRefused as error:
@@ -96,6 +94,17 @@ class Sender:
         except (NoConnection, BrokenReply, ProxyFailed) as error:
             return _explain_failure(error)
         return parse_reply(reply, now, policy.ack)
+
+    async def _post_through_proxy(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
+        """Return the receiver's reply. Raises what `HttpClient.post` does."""
+        if request.origin.scheme != "http":
+            return await self._client.post(request, timeout_s, ack)
+        try:
+            reply = await self._client.post(request, timeout_s, ack)
+        except BrokenReply as error:  # it is the proxy that sends it: of a broken one it would have to make a 502
+            raise ProxyFailed(f"no complete answer: {error}") from error
+        check_answer(reply)
+        return reply
 
     def _check_url(self, origin: Origin) -> None:
         """Check what can be said about a URL before it is called. Raises AddressRefused, LocalFault."""

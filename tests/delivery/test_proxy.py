@@ -131,6 +131,12 @@ class TestHttp:
         async with Receiver(answers(SMOKESCREENS_REFUSAL)).listen() as proxy:
             assert await outcome_through(proxy.url, "http://receiver.example/") == REFUSED
 
+    async def test_garbage_and_half_an_answer_are_the_proxys(self) -> None:
+        for answer in (b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"):
+            async with Receiver(answers_and_closes(answer)).listen() as proxy:
+                outcome = await outcome_through(proxy.url, "http://receiver.example/")
+            assert (outcome.reason, outcome.message.startswith("the proxy failed: ")) == ("proxy", True), answer
+
     async def test_an_answer_without_such_a_mark_counts_as_the_receivers(self) -> None:
         answer = reply_with_body(b"", "503 No", "Via: 1.1 squid", "Proxy-Status: squid; received-status=503")
         async with Receiver(answers(answer)).listen() as proxy:
