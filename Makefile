@@ -11,8 +11,8 @@ compile := $(venv)/bin/uv pip compile --quiet --python $(python) --universal --p
 # Examples of each property that is tested: a profile of tests/conftest.py.
 examples := quick
 
-# Three test processes for two cores: they wait for stores, timeouts and subprocesses half of the time.
-test_workers = $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2)
+# A test process for each core: every further one collects all tests and runs a store server of its own.
+test_workers = $(shell getconf _NPROCESSORS_ONLN)
 
 # Without its caches, pytest would compile all tests in each of its processes.
 unexport PYTHONDONTWRITEBYTECODE

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import hypothesis
 import pytest
+import structlog
 
 from tests.servers import SERVERS, run_server
 from tests.store_fixture import StoreFixture, open_store
@@ -18,7 +19,10 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
 """For `make test`: new examples each time, but fewer. `make check` has as many as CI."""
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-
+# Clients trust nobody, because reading the machine's authorities takes up to 25 ms. A test of TLS names its own.
+os.environ["SSL_CERT_FILE"] = os.devnull
+# The default writes a table in colours, which takes twenty times as long.
+structlog.configure(processors=[structlog.stdlib.add_log_level, structlog.processors.KeyValueRenderer()])
 gc.disable()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -95,15 +94,18 @@ def nodes(file: Path) -> list[ast.AST]:
     return list(ast.walk(parse(file)))
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Yield each module that a file imports, wherever in the file."""
+@cache
+def imports(file: Path) -> list[str]:
+    """Return each module that a file imports, wherever in the file."""
+    modules: list[str] = []
     for node in nodes(file):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
             assert node.module is not None
-            yield from ([f"later.{alias.name}" for alias in node.names] if node.module == "later" else [node.module])
+            modules += [f"later.{alias.name}" for alias in node.names] if node.module == "later" else [node.module]
+    return modules
 
 
 def modules_by_base_name() -> dict[str, list[Path]]:

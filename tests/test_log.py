@@ -35,8 +35,9 @@ def restore_logging() -> Iterator[None]:
     """Restore the logging of the other tests."""
     loggers = (logging.getLogger(), logging.getLogger(AUDIT_LOGGER))
     before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    configuration = structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**configuration)
     for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
         logger.handlers[:] = handlers
         logger.setLevel(level)

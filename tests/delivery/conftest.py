@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -11,12 +10,6 @@ import uvloop
 
 from tests import receivers
 from tests.receivers import CLIENTS
-
-
-@pytest.fixture(autouse=True)
-def no_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each client trust nobody: to read the machine's authorities takes 25 ms. A test of TLS names its own."""
-    monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
 
 
 @pytest.fixture(params=sorted(CLIENTS))

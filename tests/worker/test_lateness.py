@@ -21,7 +21,7 @@ async def create(store: StoreFixture, count: int, delay: float = 0) -> None:
     await store.tasks.create([a_task(delay=delay) for _ in range(count)])
 
 
-async def pass_time(worker: ManualWorker, until: int, step: int = 50) -> None:
+async def pass_time(worker: ManualWorker, until: int, step: int = 100) -> None:
     """Work until `until`, reading the policies each second, as the tickers do."""
     while worker.at < until:
         worker.at += step
