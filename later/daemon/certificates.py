@@ -42,6 +42,7 @@ class ServerCertificate:
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # OpenSSL before 3.0 lets clients ask for handshakes without end
         context.set_alpn_protocols(["http/1.1"])
         load_identity(context, self._certificate, self._key, "--tls-cert", "--tls-key")
         return context

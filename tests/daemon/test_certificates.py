@@ -101,3 +101,8 @@ def test_a_new_file_replaces_the_old_one_and_a_broken_one_does_not(tmp_path: Pat
         ("certificate not replaced", "warning"),
         ("certificate replaced", "info"),
     ]
+
+
+def test_a_client_cannot_ask_for_another_handshake() -> None:
+    context = ServerCertificate(CERTIFICATES / "receiver.pem", None).context
+    assert context.options & ssl.OP_NO_RENEGOTIATION
