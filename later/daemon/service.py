@@ -193,9 +193,11 @@ class Service:
             self._worker_started = True
 
     async def why_store_unavailable(self) -> LaterError | None:
-        """Return the error with which the store answers, or does not; None if it serves."""
+        """Return the error with which the store answers, or does not; None if it serves, and keys can be judged."""
         try:
             await self._store.stats.ping()
+            if self._config.runs_api and self.http_server.authorization.reads_keys:
+                await self._store.key_book.current()
         except LaterError as error:
             return error
         return None

@@ -17,6 +17,7 @@ from later.delivery.sender import Sender
 from later.metrics import Metrics
 from later.store.open import Store
 from later.worker.worker import Worker
+from tests.store_fixture import StoreFixture
 
 HEALTH = HealthSource(why_not_ready=AsyncMock(), exposition=AsyncMock())
 STEPS = {
@@ -79,6 +80,19 @@ async def test_that_deliveries_are_not_signed_is_logged_also_if_the_store_is_awa
         await service.open()
     assert [event["event"] for event in logs] == ["deliveries are not signed", "store unavailable"]
     await service.stop()
+
+
+async def test_an_api_whose_keys_cannot_be_read_is_not_ready(store: StoreFixture, server_url: str) -> None:
+    await store.redis.set(store.keys.api_keys, "x")
+    for options, is_ready in (({}, False), ({"auth": "off"}, True)):
+        config = load("serve", {"redis": server_url, "shards": str(len(store.keys.shards)), **options}, {})
+        service = Service(config, Metrics(), health=HEALTH, fail=AsyncMock())
+        try:
+            error = await service.why_store_unavailable()
+        finally:
+            await service.stop()
+        assert (error is None) == is_ready
+        assert is_ready or str(error).startswith("the API keys cannot be read: ")
 
 
 async def test_all_steps_end_before_the_error_of_one_is_raised() -> None:
