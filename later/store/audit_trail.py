@@ -28,6 +28,10 @@ MAX_WAITING = 1_000
 MAX_WRITTEN = 100
 """Events written in one round trip."""
 PAGE_SIZE = 1_000
+MAX_TIME_MS = 2**42
+"""The year 2109: the time of an event is below it, or is not its time."""
+UNREADABLE = "unreadable entry"
+"""The event of an entry that later did not write."""
 
 _audit_log = logging.getLogger(AUDIT_LOGGER)
 log = structlog.get_logger("later.audit_trail")
@@ -122,10 +126,10 @@ class AuditTrail:
             command = ("XRANGE", self._key, start, "+", "COUNT", PAGE_SIZE)
             page = await self._client.execute("audit_trail", command)
             for entry_id, values in page:
-                fields = msgspec.json.decode(values[b"event"])
+                fields = _decode_event(values.get(b"event", b""))
                 at = fields.pop("at", None)
                 stored_at = int(entry_id.partition(b"-")[0])
-                entry = AuditEntry(stored_at if at is None else at, fields)
+                entry = AuditEntry(at if isinstance(at, int) and 0 <= at < MAX_TIME_MS else stored_at, fields)
                 if entry.at >= since and (key is None or _concerns(fields, key)):
                     yield entry
             if len(page) < PAGE_SIZE:
@@ -136,6 +140,15 @@ class AuditTrail:
         while len(self._waiting) > MAX_WAITING:
             self._waiting.popleft()
             self._dropped += 1
+
+
+def _decode_event(written: bytes) -> dict[str, Any]:
+    """Return an event's fields. An entry that is none must not hide the others: any user of the API's may add one."""
+    try:
+        fields = msgspec.json.decode(written, type=dict[str, Any])
+    except ValueError:
+        fields = {}
+    return fields if isinstance(fields.get("event"), str) else {"event": UNREADABLE}
 
 
 def _concerns(fields: dict[str, Any], key: str) -> bool:

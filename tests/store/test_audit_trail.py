@@ -145,3 +145,14 @@ def test_an_event_says_how_its_action_ended() -> None:
     assert event.as_fields() == {
         "event": "key made", "key": "cli:ann", "peer": None, "namespace": None, "outcome": "unknown",
     }  # fmt: skip
+
+
+async def test_an_entry_that_later_did_not_write_hides_no_other(store: StoreFixture) -> None:
+    store.audit_trail.record(an_event())
+    await store.audit_trail.flush()
+    for written in ({"event": "{broken"}, {"event": "[]"}, {"event": '{"event": []}'}, {"x": "y"}):
+        await store.redis.xadd(store.keys.audit_trail, written)  # type: ignore[arg-type]  # invariant in redis-py
+    await store.redis.xadd(store.keys.audit_trail, {"event": '{"event": "x", "at": 1e300}'})
+    events = [fields["event"] for fields in await recorded(store)]
+    assert events == ["topic purged", *["unreadable entry"] * 4, "x"]
+    assert await recorded(store, key="AbCd1234") == [(await recorded(store))[0]]
