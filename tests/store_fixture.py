@@ -12,9 +12,11 @@ from redis.asyncio import Redis
 from later.core.clock import Clock
 from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.client import connect
+from later.store.keys import Bucket
 from later.store.open import Store, connect_store
 from later.store.permits import Permits
 from later.store.policies import PolicyBook
+from later.store.scripts import HOLD
 from later.store.settings import StoreSettings
 
 
@@ -31,6 +33,12 @@ class StoreFixture(Store):
     def new_policy_book(self, daemon: Policy = DEFAULT_POLICY) -> PolicyBook:
         """Return the policy book of another process."""
         return PolicyBook(self.client, self.keys, daemon, time.monotonic)
+
+
+async def hold_topic(store: Store, topic: str, until: int) -> None:
+    """Let nothing of a topic be claimed before `until` (ms), in any shard, as earlier versions did."""
+    holds = [HOLD.call([shard.wakes[Bucket.DELAY], shard.topics], [topic, until]) for shard in store.keys.shards]
+    await store.client.execute_all("hold", holds)
 
 
 @asynccontextmanager

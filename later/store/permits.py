@@ -9,7 +9,7 @@ from later.core.errors import LaterError
 from later.store import scripts
 from later.store.client import Client
 from later.store.holds import PAUSED_RANGE
-from later.store.keys import Bucket, Keys, Shard
+from later.store.keys import Bucket, Keys
 from later.store.scripts import Argument, Command
 
 SAVED_MS = 250
@@ -72,14 +72,13 @@ class Permits:
             in_use[topic] = sum(int(count) for count, ends, _ in counts if int(ends) > now)
         return in_use
 
-    async def hold(self, topic: str, until: int, full_speed_at: int | None, now: int) -> None:
-        """Let nothing of a topic be claimed before `until` (ms), in any shard."""
-        holds = [_hold_command(shard, topic, until) for shard in self._keys.shards]
-        await self._execute_in_slices("hold", [*holds, *self._ramp_commands({topic: full_speed_at}, now)])
-
     async def hold_paused(self, topics: Sequence[tuple[str, int]]) -> None:
         """Hold topics until they are resumed, each in the shard (its index) in which it was found."""
-        holds = [_hold_command(self._keys.shards[shard], topic, None) for topic, shard in topics]
+        shards = self._keys.shards
+        holds = [
+            scripts.HOLD.call([shards[shard].wakes[Bucket.DELAY], shards[shard].topics], [topic, "inf"])
+            for topic, shard in topics
+        ]
         await self._execute_in_slices("hold", holds)
 
     async def paused_topics(self) -> set[str]:
@@ -120,7 +119,3 @@ class Permits:
         for start in range(0, len(commands), SLICE):
             answers += await self._client.execute_all(verb, commands[start : start + SLICE])
         return answers
-
-
-def _hold_command(shard: Shard, topic: str, until: int | None) -> Command:
-    return scripts.HOLD.call([shard.wakes[Bucket.DELAY], shard.topics], [topic, "inf" if until is None else until])

@@ -16,6 +16,7 @@ from tests.api.api_fixture import ApiFixture, bad_request, serve_api
 from tests.api.states import STATES, put_all_states, put_task
 from tests.builders import NOW, a_task
 from tests.cases import each_case
+from tests.store_fixture import hold_topic
 
 
 @pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
@@ -74,7 +75,7 @@ async def test_a_pause_is_named_as_the_reason(api: ApiFixture) -> None:
 
 async def test_a_hold_is_named_as_the_reason(api: ApiFixture) -> None:
     await api.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await permits(api).hold("order", NOW + 245_000, None, NOW)
+    await hold_topic(api.store, "order", NOW + 245_000)
     answer = await explain(api, id="a")
     assert answer["sentence"] == "its topic is held until 08:04:05Z, as its receiver asked; due for 12 s"
     assert answer["held_until"] == "2027-01-15T08:04:05.000Z"
@@ -85,7 +86,7 @@ async def test_a_hold_is_named_as_the_reason(api: ApiFixture) -> None:
 
 async def test_slow_start_is_named_as_the_reason(api: ApiFixture) -> None:
     await api.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await permits(api).hold("order", NOW - 5000, NOW + 5000, NOW)
+    await permits(api).resume({"order": (NOW - 5000, NOW + 5000)}, NOW)
     answer = await explain(api, topic="order")
     assert answer["sentence"] == ("its topic is in slow start until 08:00:05Z; 1 task is due, the oldest for 12 s")
     assert answer["held_until"] is None

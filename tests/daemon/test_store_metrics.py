@@ -20,7 +20,7 @@ from later.store.permits import PermitRequest
 from later.store.settings import StoreSettings
 from later.store.types import ClaimRequest
 from tests.builders import a_task
-from tests.store_fixture import StoreFixture
+from tests.store_fixture import StoreFixture, hold_topic
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -125,7 +125,7 @@ class TestHeld:
 
     async def test_tasks_of_a_topic_whose_receiver_asked_for_a_pause_are_held_by_it(self, store: StoreFixture) -> None:
         now = await self.create_due(store)
-        await store.permits.hold("order", now + 60_000, None, now)
+        await hold_topic(store, "order", now + 60_000)
         assert await self.held(store) == {"receiver": 3}
 
     async def test_tasks_of_a_topic_in_slow_start_are_held_by_the_pause_before(self, store: StoreFixture) -> None:
@@ -137,9 +137,9 @@ class TestHeld:
         now = await self.create_due(store)
         metrics = Metrics()
         store_metrics = StoreMetrics(store, metrics)
-        await store.permits.hold("order", now + 60_000, None, now)
+        await hold_topic(store, "order", now + 60_000)
         await store_metrics.tick(0)
-        await store.permits.hold("order", 1, None, now)
+        await hold_topic(store, "order", 1)
         await store_metrics.tick(0)
         assert value(metrics, "later_tasks_due", topic="order", held="receiver") == 3
 

@@ -33,7 +33,7 @@ from tests.store.inspection import (
     release_due,
 )
 from tests.store.test_crash import CutConnection
-from tests.store_fixture import StoreFixture
+from tests.store_fixture import StoreFixture, hold_topic
 
 POLICIES = Policies(Policy(max_delay_ms=3_600_000))
 SOON = NOW + 5_000
@@ -288,7 +288,7 @@ async def test_an_ended_task_is_not_found(store: StoreFixture, verb: Any) -> Non
 @VERBS
 async def test_a_topic_that_is_held_stays_held(store: StoreFixture, verb: Any) -> None:
     await a_task_in(store, "dead" if verb is redrive else "delay")
-    await store.new_permits().hold("order", NOW + 99_000, None, NOW)
+    await hold_topic(store, "order", NOW + 99_000)
     await verb(store, **({"delay": 0} if verb is update else {}))
     assert (await read_contents(store)).wakes[Bucket.DELAY, store.keys.shard_of("a").index, "order"] == -(NOW + 99_000)
     assert await claim_due(store, SOON) == []

@@ -25,7 +25,7 @@ from tests.store.inspection import (
     read_contents,
     unwrap_claim,
 )
-from tests.store_fixture import StoreFixture
+from tests.store_fixture import StoreFixture, hold_topic
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_a_topic_requested_twice_is_served_once(store: StoreFixture) -> No
 
 async def test_a_held_topic_does_not_hold_the_others_of_its_call(store: StoreFixture) -> None:
     await store.tasks.create([*tasks_of("held", 1), *tasks_of("open", 1), *tasks_of("paused", 1)])
-    await store.permits.hold("held", NOW + 60_000, None, NOW)
+    await hold_topic(store, "held", NOW + 60_000)
     await store.permits.hold_paused([("paused", 0)])
     requests = [ClaimRequest(topic, 0, 1) for topic in ("held", "open", "paused")]
     results = await claim(store, requests)

@@ -43,7 +43,7 @@ from later.store.types import (
 from tests.builders import NOW, a_task
 from tests.servers import run_server
 from tests.store.inspection import PAUSED, findings, read_contents, unwrap_claim
-from tests.store_fixture import StoreFixture, open_store
+from tests.store_fixture import StoreFixture, hold_topic, open_store
 
 TOPICS = st.sampled_from(["order", "mail/eu"])
 OWN_IDS = st.sampled_from("abcd")
@@ -429,7 +429,7 @@ class StoreMachine(RuleBasedStateMachine):
         if pause is None:
             self.run(self.store.permits.hold_paused, [(topic, shard) for shard in range(self.shards)])
         else:
-            self.run(self.store.permits.hold, topic, self.now + pause, None, self.now)
+            self.run(hold_topic, self.store, topic, self.now + pause)
         for shard in range(self.shards):
             self.model.hold((shard, topic), PAUSED if pause is None else -(self.now + pause))
 

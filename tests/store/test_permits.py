@@ -13,7 +13,7 @@ from later.store.permits import SAVED_MS, PermitGrant, PermitRequest, Permits
 from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
 from tests.store.inspection import LEASE_MS, ask, assert_sound, claim_due, findings, read_contents, unwrap_claim
-from tests.store_fixture import StoreFixture
+from tests.store_fixture import StoreFixture, hold_topic
 
 END = NOW + LEASE_MS
 
@@ -147,7 +147,7 @@ async def pause(store: StoreFixture, topic: str = "order") -> None:
 class TestHolds:
     async def test_nothing_of_a_held_topic_is_claimed_before_the_hold_ends(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(), a_task(topic="mail")])
-        await store.new_permits().hold("order", NOW + 5000, None, NOW)
+        await hold_topic(store, "order", NOW + 5000)
         assert {claim.topic for claim in await claim_due(store)} == {"mail"}
         snapshot = await store.tasks.worker_snapshot(10)
         assert {wake.at for wake in snapshot.delay.topics if wake.topic == "order"} == {NOW + 5000}
@@ -157,7 +157,7 @@ class TestHolds:
     async def test_a_claim_that_was_planned_before_finds_it_held(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id="a")])
         shard = store.keys.shard_of("a").index
-        await store.new_permits().hold("order", NOW + 5000, None, NOW)
+        await hold_topic(store, "order", NOW + 5000)
         [answer] = await store.tasks.claim([ClaimRequest("order", shard, 5)], NOW, END)
         assert answer == (NOW + 5000, 0, [])
         await pause(store)
@@ -181,13 +181,12 @@ class TestHolds:
         assert await store.new_permits().paused_topics() == {"order"}
 
     async def test_the_longer_of_two_holds_counts(self, store: StoreFixture) -> None:
-        permits = store.new_permits()
         await store.tasks.create([a_task()])
-        await permits.hold("order", NOW + 5000, None, NOW)
-        await permits.hold("order", NOW + 1000, None, NOW)
+        await hold_topic(store, "order", NOW + 5000)
+        await hold_topic(store, "order", NOW + 1000)
         assert await claim_due(store, NOW + 4999) == []
         await pause(store)
-        await permits.hold("order", NOW + 9000, None, NOW)
+        await hold_topic(store, "order", NOW + 9000)
         assert await claim_due(store, NOW + 60_000) == []
 
     async def test_a_resumed_topic_is_claimed_from_its_moment_on(self, store: StoreFixture) -> None:
@@ -202,7 +201,7 @@ class TestHolds:
     async def test_a_hold_of_a_receiver_is_not_resumed(self, store: StoreFixture) -> None:
         permits = store.new_permits()
         await store.tasks.create([a_task()])
-        await permits.hold("order", NOW + 5000, None, NOW)
+        await hold_topic(store, "order", NOW + 5000)
         await permits.resume({"order": (NOW, None)}, NOW)
         assert await claim_due(store, NOW + 4999) == []
 
@@ -216,10 +215,10 @@ class TestHolds:
         permits, book = store.new_permits(), store.new_policy_book()
         await pause(store)
         await permits.resume({"order": (NOW + 1000, NOW + 11_000)}, NOW)
-        await permits.hold("mail", NOW + 2000, NOW + 12_000, NOW)
+        await permits.resume({"mail": (NOW + 2000, NOW + 12_000)}, NOW)
         await book.read()
         assert book.ramps == {"order": NOW + 11_000, "mail": NOW + 12_000}
-        await permits.hold("x", NOW + 11_000, NOW + 21_000, NOW + 11_000)
+        await permits.resume({"x": (NOW + 11_000, NOW + 21_000)}, NOW + 11_000)
         await book.read()
         assert book.ramps == {"mail": NOW + 12_000, "x": NOW + 21_000}
 
@@ -264,7 +263,7 @@ async def test_a_claim_with_permits_passes_a_hold_set_for_the_rate(store: StoreF
 async def test_a_claim_with_permits_passes_no_hold_of_a_receiver_and_no_pause(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a")])
     request = ClaimRequest("order", store.keys.shard_of("a").index, 1, has_permits=True)
-    await store.new_permits().hold("order", NOW + 500, None, NOW)
+    await hold_topic(store, "order", NOW + 500)
     assert unwrap_claim((await store.tasks.claim([request], NOW, END))[0]).claims == []
     await pause(store)
     assert unwrap_claim((await store.tasks.claim([request], NOW + 500, END))[0]).claims == []

@@ -17,7 +17,7 @@ from later.store.types import BucketRange, Claim, MoveResult, Settlement
 from tests.builders import NOW, a_task
 from tests.store.inspection import StoreContents, ask, assert_sound, claim_due, died, done, failed, read_contents
 from tests.store.test_crash import CutConnection
-from tests.store_fixture import StoreFixture
+from tests.store_fixture import StoreFixture, hold_topic
 
 ALL = [BucketRange("order", bucket) for bucket in PURGEABLE]
 DEAD = BucketRange("order", Bucket.DEAD)
@@ -98,7 +98,7 @@ async def test_a_task_in_flight_can_still_be_settled(store: StoreFixture) -> Non
 
 async def test_a_topic_that_is_held_stays_held(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", delay=1), a_task(id="b", delay=1)])
-    await store.new_permits().hold("order", NOW + 99_000, None, NOW)
+    await hold_topic(store, "order", NOW + 99_000)
     await store.dead_letters.purge(ALL, limit=1)
     assert {*(await read_contents(store)).wakes.values()} == {-(NOW + 99_000)}
 

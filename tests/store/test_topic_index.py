@@ -25,7 +25,7 @@ from tests.store.inspection import (
     read_contents,
     release_due,
 )
-from tests.store_fixture import StoreFixture
+from tests.store_fixture import StoreFixture, hold_topic
 
 ONE_TASK = TopicCounts(1, 0, 0, 0, 1, NOW)
 ROUND = 1 + len(Bucket)
@@ -98,7 +98,7 @@ class TestScripts:
         assert await indexed(store) == {"order"}
 
     async def test_a_topic_that_was_held_without_tasks_is_listed_when_it_gets_one(self, store: StoreFixture) -> None:
-        await store.permits.hold("order", NOW + 60_000, None, NOW)
+        await hold_topic(store, "order", NOW + 60_000)
         assert await page(store) == []
         await create(store, "order")
         assert await page(store) == ["order"]

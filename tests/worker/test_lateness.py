@@ -6,7 +6,7 @@ import pytest
 
 from later.core.held import Held
 from tests.builders import NOW, a_task
-from tests.store_fixture import StoreFixture
+from tests.store_fixture import StoreFixture, hold_topic
 from tests.worker.workers import FakeSender, ManualWorker, busy
 
 
@@ -101,14 +101,14 @@ async def test_tasks_that_were_due_during_a_retry_after_were_held_by_their_recei
 
 async def test_a_retry_after_that_another_worker_received_is_known(store: StoreFixture) -> None:
     await create(store, 3)
-    await store.new_permits().hold("order", NOW + 2000, None, NOW)
+    await hold_topic(store, "order", NOW + 2000)
     worker = ManualWorker(store, FakeSender())
     await pass_time(worker, NOW + 4000)
     assert first_deliveries(worker) == {"receiver": 3}
 
 
 async def test_tasks_due_after_a_hold_are_held_by_nothing(store: StoreFixture) -> None:
-    await store.new_permits().hold("order", NOW + 500, None, NOW)
+    await hold_topic(store, "order", NOW + 500)
     await create(store, 1)
     worker = ManualWorker(store, FakeSender())
     await pass_time(worker, NOW + 3000)

@@ -20,7 +20,7 @@ from later.store.types import ClaimResult, Settlement, TaskRecord
 from later.worker.origin_share import MIN_PROBE
 from tests.builders import NOW, a_task
 from tests.store.inspection import assert_sound
-from tests.store_fixture import StoreFixture
+from tests.store_fixture import StoreFixture, hold_topic
 from tests.worker.workers import DONE, LEASE_MS, MAX_LATE_MS, FakeSender, ManualWorker, busy
 
 WELL = "http://well.example/"
@@ -303,7 +303,7 @@ class TestRetryAfter:
 
     async def test_a_hold_of_a_whole_topic_that_an_earlier_version_set_still_counts(self, store: StoreFixture) -> None:
         await create_due(store, 3, WELL)
-        await store.permits.hold("order", NOW + 2000, None, NOW)
+        await hold_topic(store, "order", NOW + 2000)
         worker = ManualWorker(store, sender := OriginSender())
         await pass_time([worker], sender, NOW + 1980)
         assert sender.callbacks == []
