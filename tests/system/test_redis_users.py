@@ -117,10 +117,17 @@ def test_each_program_works_as_its_own_user(server_url: str, folder: Path, recei
         key = run_as("later-operator", server_url, "keys", "create", "caller", "--scopes", "all").stdout.strip()
         wait_until(lambda: get(api.url, "/topics").status == 401, "the API asks for keys")
         headers = {"Authorization": f"Bearer {key}"}
-        assert call(api.url, "GET", "/topics", headers=headers).status == 200
-        assert call(worker.url, "GET", "/metrics", headers=headers).status == 200
         id = key.split("_")[1]
-        wait_until(lambda: uses_in_list(server_url, id), "the key's use is in the list")
+
+        def is_use_listed() -> bool:
+            """Use the key, of which each process learns by itself, and look for its use."""
+            assert call(api.url, "GET", "/topics", headers=headers).status == 200
+            return uses_in_list(server_url, id)
+
+        wait_until(is_use_listed, "the key's use is in the list")
+        wait_until(
+            lambda: call(worker.url, "GET", "/metrics", headers=headers).status == 200, "the worker knows the key"
+        )
         assert run_as("later-operator", server_url, "keys", "revoke", id).returncode == 0
         assert (api.stop(), worker.stop()) == (0, 0)
     assert refusals(server_url) == []
