@@ -89,18 +89,26 @@ class _Dispatcher:
             answer = await handler(request)
         except Exception as error:
             answer = error_response(request, error)
+            _close_after_broken_body(request, answer)
         observe(answer.status, perf_counter() - started)
         return answer
 
     async def _route(self, request: web.Request, started: float) -> web.StreamResponse:
         """Answer by the application's router."""
         answer = await self._handle(request)
+        _close_after_broken_body(request, answer)
         if hdrs.EXPECT in request.headers and not request.content.at_eof():
             answer.force_close()  # a client that was not told to go on may send its next request instead of the body
         resource = request.match_info.route.resource
         template = OTHER_ROUTE if resource is None else resource.canonical
         self._metrics.get(template, self.unrouted).observe(answer.status, perf_counter() - started)
         return answer
+
+
+def _close_after_broken_body(request: web.Request, answer: web.StreamResponse) -> None:
+    """Say in the answer that the connection closes: nobody knows where a body that cannot be read ends."""
+    if request.content.exception() is not None:
+        answer.force_close()
 
 
 class _Server(web.Server):

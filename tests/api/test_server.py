@@ -231,6 +231,12 @@ async def test_an_unknown_expectation_is_417(line: str) -> None:
     assert problem["detail"] == 'Expect: expected 100-continue, got "bla"'
 
 
+@each_case("line", [CREATE, "POST /create/batch HTTP/1.1", "POST /nowhere HTTP/1.1"])
+async def test_a_body_that_cannot_be_read_ends_the_connection_as_its_answer_says(line: str) -> None:
+    head, _ = await exchange(line, "Host: localhost", "Content-Encoding: gzip", "Content-Length: 5", body=b"hello")
+    assert b"Connection: close" in head
+
+
 @each_case(
     ("line", "headers", "status"),
     [

@@ -43,8 +43,9 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("LATER_")]:
         monkeypatch.delenv(name)
+    configuration = structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**configuration)
 
 
 @pytest.fixture
