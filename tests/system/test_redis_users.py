@@ -52,6 +52,7 @@ def refusals(server_url: str) -> list[tuple[str, str, str]]:
 
 def use_whole_api(url: str, receiver: Receiver) -> None:
     """Make every kind of call that uses the store."""
+    wait_until(lambda: get(url, "/readyz").status == 200, "all processes are up")
     receiver.rules["/no"] = status(410)
     for number in range(3):
         create(url, id=f"done{number}", topic="shop/order", callback=receiver.url())
