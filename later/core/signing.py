@@ -166,6 +166,13 @@ Generations = tuple[Generation, ...]
 """The generations of one scope, the newest first."""
 
 
+UNREADABLE = (Generation(1_000_000, "unreadable"),)
+"""The generations of a scope whose entry is damaged: no other secret may sign in its place, and no other scope waits.
+
+The number is above all that were used, so that a rotation brings no old secret back.
+"""
+
+
 class KeyRing:
     """An immutable snapshot of the masters at hand and of all rotations in the store.
 
@@ -216,6 +223,8 @@ class KeyRing:
         live = [generation for generation in self.generations(scope) if generation.is_live(now)]
         if live and not self.has_master_of(live[0]):
             # The scope is not named: deliveries of thousands of origins meet one fault, which is logged once
+            if live == list(UNREADABLE):
+                raise MissingMaster("the rotations of a secret are damaged: rotate it with later secrets rotate")
             raise MissingMaster(f"the signing key {live[0].master} is missing: add it to --signing-key")
         return [
             derive_secret(self._by_fingerprint[generation.master], scope, generation.g)

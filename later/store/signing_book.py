@@ -11,7 +11,7 @@ import msgspec
 
 from later.core.clock import Interval
 from later.core.errors import Conflict
-from later.core.signing import Generation, Generations, KeyRing, Master, SecretScope
+from later.core.signing import UNREADABLE, Generations, KeyRing, Master, SecretScope
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs
@@ -21,12 +21,6 @@ from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
 
 _ALL = "all"
 """The field of the generations of every scope that was not rotated by itself."""
-
-UNREADABLE = (Generation(1_000_000, "unreadable"),)
-"""The generations of a scope whose entry is damaged: no other secret may sign in its place, and no other scope waits.
-
-The number is above all that were used, so that a rotation brings no old secret back.
-"""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Generations).decode

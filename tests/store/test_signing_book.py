@@ -171,7 +171,7 @@ async def test_a_damaged_rotation_stops_what_it_signs_and_nothing_else(
     ring = await book.read()
     assert numbers(ring, ORDER) == [2, 1]
     assert ring.secrets(SecretScope(Sign.NAMESPACE, "other"), NOW)
-    with pytest.raises(MissingMaster, match="unreadable of namespace shop"):
+    with pytest.raises(MissingMaster, match="the rotations of a secret are damaged"):
         ring.secrets(SHOP, NOW)
     await book.rotate(SHOP, 0)
     assert book.latest.secrets(SHOP, NOW) == [derive_secret(MASTER, SHOP, 1_000_001)]
