@@ -19,7 +19,7 @@ from tests.system.api_client import query
 
 COUNT = 10
 OPTIONS = (
-    "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, now, nullTime, prefix, keyFile"
+    "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, now, nullTime, prefix, keyFile, ca"
 )
 FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, headers"
 
