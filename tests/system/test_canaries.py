@@ -23,7 +23,10 @@ def test_a_secret_in_a_log_or_in_the_arguments_of_a_process_is_found(tmp_path: P
     log.write_text(f"before {canary} after")
     with pytest.raises(AssertionError, match=r"in the log store\.log"):
         canaries.check_logs(tmp_path)
-    with subprocess.Popen([sys.executable, "-c", "input()", canary], stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()", canary]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the arguments can be read only when the program runs
         with pytest.raises(AssertionError, match="in the arguments of a process"):
             canaries.check_arguments()
         process.communicate(b"\n")
