@@ -20,7 +20,7 @@ from later.store.shared_read import FRESH_S
 CALLER = web.RequestKey("caller", Caller)
 """The key under which an admitted request keeps its caller."""
 LOG_EVERY_S = 1.0
-"""Refusals are logged once in this time at most: whoever has no key must not fill the log."""
+"""Refusals are logged once in this time at most: callers without a key must not fill the log."""
 MAX_RATES = 100_000
 """Keys whose rates are known at a time. Those of keys that are gone are forgotten, now and then, with all others."""
 EXPECTED_HEADER = "this call needs a key: Authorization: Bearer later_…"
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class NoScope(StrEnum):
-    """What a route without a scope asks for: nothing, or any key."""
+    """The requirement of a route without a scope: nothing, or any key."""
 
     OPEN = "open"
     ANY_KEY = "any key"

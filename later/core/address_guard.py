@@ -41,7 +41,7 @@ class Refusal(NamedTuple):
     def message(self) -> str:
         """The text for those who see the task.
 
-        It does not say the address: otherwise later would tell whoever may create a task what internal names mean.
+        It does not contain the address: otherwise every caller could look up internal names through later.
         """
         if self.why == NOT_HTTPS:
             return "this URL may not be called: http"
@@ -107,7 +107,7 @@ def parse_rule(text: str) -> str:
     """Return a network, an address, a name or a zone (`*.internal`) in the form that `AddressRules.of` takes.
 
     Raises:
-        ValueError: it is none of these; the text says what is expected.
+        ValueError: it is something else; the text says what is expected.
     """
     host = text.strip().lower()
     zone = "*." if host.startswith("*.") else ""

@@ -6,7 +6,7 @@ import math
 
 
 class CallRate:
-    """What is left of a rate, in tasks a second, at a time in seconds. A rate below 1 lets one task through at once."""
+    """The rest of a rate, in tasks a second, at a time in seconds. A rate below 1 lets one task through at once."""
 
     __slots__ = ("_at_s", "_left", "_most", "rate")
 

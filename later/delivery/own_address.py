@@ -19,7 +19,7 @@ UNREACHABLE = frozenset(
         errno.ENETDOWN, errno.ENETUNREACH, errno.EPERM,
     }
 )  # fmt: skip
-"""What the kernel says of an address to which it has no route."""
+"""The errors of the kernel for an address to which it has no route."""
 
 
 class OwnAddresses:

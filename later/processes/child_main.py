@@ -30,7 +30,7 @@ EXPOSITION_TIMEOUT_S = 3.0
 def main() -> None:
     """Run with the arguments `COMMAND NUMBER/OF --channel DESCRIPTOR --log FORMAT LEVEL`.
 
-    The command is there for whoever lists the processes.
+    The command is shown in lists of processes.
     """
     _, number, _, descriptor, _, log_format, log_level = sys.argv[1:]
     logs.setup(log_format, log_level, process=int(number.partition("/")[0]))

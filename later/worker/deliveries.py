@@ -67,7 +67,7 @@ class _Delivery(msgspec.Struct, eq=False):
     origin: Origin | None
     attempt: asyncio.Task[None] | None = None
     result: Outcome | Verdict | PutBack | None = None
-    """What the attempt came to. Once it is known, a stop does not give the task back."""
+    """The result of the attempt. Once it is known, a stop does not give the task back."""
 
     def cancel(self) -> None:
         """Cancel the attempt, and what follows from its outcome."""
