@@ -6,21 +6,21 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from scripts.bench import bullmq_worker
 from scripts.bench.environment import Environment
 from scripts.bench.processes import module_command, run_process, tree_cpu_s
 from scripts.bench.programs import run_worker
 from scripts.bench.receivers import DEFAULT_LISTENER, Arrival, Listener, Receiver, run_receiver
-from scripts.bench.results import AlwaysZero, BenchError, Sample
+from scripts.bench.results import AlwaysZero, BenchError, Row, Sample
 from scripts.bench.seed import SEEDED_PER_S, build_task, seed_store
 from scripts.bench.stores import BenchStore, run_store
 
 TIMEOUT_S = 180.0
 LEAD_S = 0.1
-FIGURES = ("rate",)
-DETAILS = ("server_cpu", "store_cpu", "receiver_cpu", "early", "twice")
-"""The CPU time of each process is that of 1,000 calls in ms, which is that of one in µs."""
+delivery_row = partial(Row, figures=("rate",), details=("server_cpu", "store_cpu", "receiver_cpu", "early", "twice"))
+"""A row of deliveries. The CPU time of each process is that of 1,000 calls in ms, which is that of one in µs."""
 ONCE = (AlwaysZero("early"), AlwaysZero("twice"))
 
 

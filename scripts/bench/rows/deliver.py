@@ -8,10 +8,9 @@ from functools import partial
 
 from scripts.bench.bullmq_worker import install_bullmq
 from scripts.bench.deliveries import (
-    DETAILS,
-    FIGURES,
     ONCE,
     DueTogether,
+    delivery_row,
     measure_bullmq,
     measure_later,
     measure_loops,
@@ -19,7 +18,7 @@ from scripts.bench.deliveries import (
 from scripts.bench.environment import Environment
 from scripts.bench.load import Load, run_load
 from scripts.bench.receivers import DEFAULT_LISTENER, Listener, run_receiver
-from scripts.bench.results import Contender, Row, Sample, ShareOfReference, Target
+from scripts.bench.results import Contender, Sample, ShareOfReference, Target
 
 BARE = {1: "bare loop of aiohttp", 2: "two bare loops of aiohttp"}
 BULLMQ = {1: "BullMQ, one worker", 2: "BullMQ, two workers"}
@@ -147,36 +146,28 @@ def _by_number(
     ]
 
 
-DELIVER = Row(
+DELIVER = delivery_row(
     name="deliver",
     title="20,000 tasks due at the same instant T: delivered, from T to the last",
     target="one process: ≥ 1.7 of the bare loop, ≥ 2.5 of BullMQ with one worker; two: ≥ 2 of BullMQ with two",
-    figures=FIGURES,
-    details=DETAILS,
     measured_elsewhere=("Later (Go): 200/s", "saq: 2,320/s", "arq: 1,570/s", "Celery: 975/s"),
     contenders=contenders,
 )
-DELIVER_HTTPS = Row(
+DELIVER_HTTPS = delivery_row(
     name="deliver-https",
     title="20,000 tasks due at the same instant, by http and https",
     target="https ≥ 0.8 of http on kept connections",
-    figures=FIGURES,
-    details=DETAILS,
     contenders=https_contenders,
 )
-DELIVER_TOPICS = Row(
+DELIVER_TOPICS = delivery_row(
     name="deliver-topics",
     title="100,000 tasks due at the same instant, on 1, 1,000 and 100,000 topics",
     target="100,000 topics ≥ 0.6 of one",
-    figures=FIGURES,
-    details=DETAILS,
     contenders=topics_contenders,
 )
-DELIVER_ORIGINS = Row(
+DELIVER_ORIGINS = delivery_row(
     name="deliver-origins",
     title="20,000 tasks due at the same instant, to 1 and 10,000 origins",
     target="all delivered once",
-    figures=FIGURES,
-    details=DETAILS,
     contenders=origins_contenders,
 )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from later.core.signing import make_master
-from scripts.bench.deliveries import DETAILS, FIGURES, ONCE, DueTogether, measure_later
+from scripts.bench.deliveries import ONCE, DueTogether, delivery_row, measure_later
 from scripts.bench.environment import Environment
 from scripts.bench.programs import run_api
 from scripts.bench.receivers import Listener
@@ -142,19 +142,15 @@ KEYS = Row(
     details=("server_cpu", "store_cpu"),
     contenders=keys_contenders,
 )
-SIGNED = Row(
+SIGNED = delivery_row(
     name="signed",
     title="20,000 tasks due at the same instant, unsigned and signed",
     target="signed ≥ 0.97 of unsigned",
-    figures=FIGURES,
-    details=DETAILS,
     contenders=signed_contenders,
 )
-GUARD = Row(
+GUARD = delivery_row(
     name="guard",
     title="20,000 tasks due at the same instant, without and with the address guard",
     target="with the guard ≥ 0.97 on a connection for each call, the same on kept ones",
-    figures=FIGURES,
-    details=DETAILS,
     contenders=guard_contenders,
 )
