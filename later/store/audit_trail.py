@@ -6,6 +6,7 @@ While the store is away, the latest events are kept, and the log has them all.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -57,6 +58,7 @@ class AuditTrail:
         self._dropped = 0
         self._written_last: AuditEvent | None = None
         """The event written last, until a flush finds nothing to write."""
+        self._write_task: asyncio.Task[int] | None = None
         self.on_record: Callable[[], None] | None = None
 
     def record(self, event: AuditEvent) -> None:
@@ -81,11 +83,18 @@ class AuditTrail:
     async def flush(self) -> int:
         """Write the events that wait, oldest first, and return how many.
 
-        An event may be written twice, if the store's answer to the first write was lost.
+        A write goes on when its caller is cancelled, and the next call waits for it: a stop in the middle of a write
+        must not have the events written again. An event may be written twice, if the store's answer to the first write
+        was lost.
 
         Raises:
             StoreDown: those not written yet wait for the next call.
         """
+        if self._write_task is None or self._write_task.done():
+            self._write_task = asyncio.create_task(self._write_waiting())
+        return await asyncio.shield(self._write_task)
+
+    async def _write_waiting(self) -> int:
         written, self._written_last = 0, None
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(MAX_WRITTEN, len(self._waiting)))]

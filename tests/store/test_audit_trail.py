@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -74,6 +75,30 @@ async def test_events_about_a_key_are_found_by_its_id_and_tasks_of_that_id_are_n
         store.audit_trail.record(AuditEvent(action=action, key="cli:ann", details={"id": "AbCd1234"}))
     await store.audit_trail.flush()
     assert [fields["event"] for fields in await recorded(store, key="AbCd1234")] == ["key made", "key ended"]
+
+
+async def test_an_event_whose_write_is_cancelled_by_a_stop_is_written_once(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, answered = asyncio.Event(), asyncio.Event()
+    client = store.audit_trail._client
+    execute_all = client.execute_all
+
+    async def answer_late(*commands: Any) -> Any:
+        answers = await execute_all(*commands)
+        written.set()
+        await answered.wait()
+        return answers
+
+    monkeypatch.setattr(client, "execute_all", answer_late)
+    store.audit_trail.record(an_event())
+    tick = asyncio.create_task(store.audit_trail.flush())
+    await written.wait()
+    tick.cancel()
+    await asyncio.wait({tick})
+    answered.set()
+    await store.audit_trail.flush_or_log()
+    assert len(await recorded(store)) == 1
 
 
 async def test_events_wait_while_the_store_takes_none_and_the_oldest_are_dropped_and_counted(
