@@ -51,10 +51,18 @@ class Sign(StrEnum):
     ORIGIN = "origin"
 
 
+class Deliver(StrEnum):
+    """The way of tasks to their receivers: the daemon calls callbacks (push), or consumers claim tasks (pull)."""
+
+    PUSH = "push"
+    PULL = "pull"
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The policy that applies to a topic. 0 means no limit for `max_delay_ms`, `ttl_ms`, `rate` and `concurrency`.
 
-    `rate` is in deliveries a second.
+    `rate` is in deliveries a second. `claim_lease_ms` and `max_claims` are for topics whose tasks consumers claim: a
+    `max_claims` of 0 means as many as deliveries may lose their leases in a row.
     """
 
     default_delay_ms: int = 0
@@ -74,6 +82,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ramp_ms: int = 10_000
     dead_keep_ms: int = 2_592_000_000
     sign: Sign = Sign.NAMESPACE
+    deliver: Deliver = Deliver.PUSH
+    claim_lease_ms: int = 30_000
+    max_claims: int = 0
 
     def retry_pause_ms(self, failures: int, random: float) -> int:
         """Return the pause after the n-th failure in a row; `random` in [0, 1) is for the jitter.

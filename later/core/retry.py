@@ -23,6 +23,8 @@ MIN_PAUSE_MS = 10
 MIN_BUSY_PAUSE_MS = 1000
 """The shortest pause for a busy receiver. One that asks for no pause would be called without end."""
 MAX_MESSAGE_CHARS = 200
+MAX_NACK_CHARS = 500
+"""Characters of a consumer's message that are kept."""
 
 
 DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body", "address")
@@ -43,7 +45,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `reason` is a word of the contract ("status", "code", "timeout", "connect", "reply", "proxy", "address"), or "" if
     it is done. `retry_after_ms` is the pause that a busy receiver asked for. `later_after_ms` is the pause that a
-    receiver asked for this task alone; then there is no `retry_after_ms`.
+    receiver asked for this task alone; then there is no `retry_after_ms`. More than `max_message_chars` of the message
+    are not kept.
     """
 
     kind: OutcomeKind
@@ -52,6 +55,21 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     retry_after_ms: int | None = None
     later_after_ms: int | None = None
+    max_message_chars: int = MAX_MESSAGE_CHARS
+
+
+class Nack(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer's word that it could not do a task that it has claimed.
+
+    `reason` is a word of its own, "" for none. `delay_ms` is the pause until the next attempt; None leaves it to the
+    topic's backoff. `is_busy` costs the task no retry; `is_final` makes it dead at once.
+    """
+
+    message: str = ""
+    reason: str = ""
+    delay_ms: int | None = None
+    is_busy: bool = False
+    is_final: bool = False
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -118,10 +136,29 @@ def judge(
             return _judge_failed(task, attempt, last, outcome, now, policy, random)
 
 
+def judge_nack(
+    task: Task, attempt: int, last: Failure | None, nack: Nack, now: int, policy: Policy, random: float
+) -> Verdict:
+    """Return the verdict on `task` whose consumer could not do it in its `attempt`; the rest as for `judge`."""
+    message = nack.message or "its consumer could not do it"
+    if nack.is_final:
+        failures = (last or NO_FAILURE).failures + 1
+        failure = Failure(failures, "rejected", None, _shorten(message, MAX_NACK_CHARS), now, None, attempt)
+        return Verdict(SettleTarget.DEAD, now, failure)
+    outcome = Outcome(
+        kind=OutcomeKind.BUSY if nack.is_busy else OutcomeKind.FAILED,
+        reason=nack.reason or "nack",
+        message=message,
+        later_after_ms=nack.delay_ms,
+        max_message_chars=MAX_NACK_CHARS,
+    )
+    return judge(task, attempt, last, outcome, now, policy, random)
+
+
 def _judge_busy(
     task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, policy: Policy, random: float
 ) -> Verdict:
-    message = _shorten(outcome.message)
+    message = _shorten(outcome.message, outcome.max_message_chars)
     own_pause_ms = outcome.later_after_ms
     if own_pause_ms is not None:
         own_pause_ms = max(own_pause_ms, MIN_BUSY_PAUSE_MS)
@@ -130,7 +167,7 @@ def _judge_busy(
     since = last.busy_since
     busy_since = now if since is None or since > last.at else min(since, now)
     if now - busy_since >= MAX_BUSY_MS:
-        message = _shorten(f"busy for a day, the last: {message}")
+        message = _shorten(f"busy for a day, the last: {message}", outcome.max_message_chars)
         failure = Failure(last.failures, "busy", outcome.status, message, now, busy_since, attempt)
         return Verdict(SettleTarget.DEAD, now, failure)
     requested_ms = outcome.retry_after_ms
@@ -144,10 +181,10 @@ def _judge_busy(
 def _judge_failed(
     task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, policy: Policy, random: float
 ) -> Verdict:
-    failures, message = last.failures + 1, _shorten(outcome.message)
+    failures, message = last.failures + 1, _shorten(outcome.message, outcome.max_message_chars)
     if failures > task.max_retry:
         count = "1 failure" if failures == 1 else f"{failures} failures, the last"
-        message = _shorten(f"{count}: {message}")
+        message = _shorten(f"{count}: {message}", outcome.max_message_chars)
         reason = "address" if outcome.reason == "address" else "exhausted"  # more retries would not have helped
         failure = Failure(failures, reason, outcome.status, message, now, None, attempt)
         return Verdict(SettleTarget.DEAD, now, failure)
@@ -163,14 +200,21 @@ def _retry_unless_expired(task: Task, failure: Failure, pause_ms: int) -> Verdic
     return Verdict(SettleTarget.ERROR, failure.at + max(pause_ms, MIN_PAUSE_MS), failure)
 
 
-def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int) -> Verdict | None:
+def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int, max_claims: int = 0) -> Verdict | None:
     """Return the verdict on a claimed task that must not be sent, or None if it may be sent.
 
-    It is judged after the claim, so that only the holder of its lease can give it up.
+    It is judged after the claim, so that only the holder of its lease can give it up. With `max_claims`, that many
+    attempts are enough, whatever became of them; 0 limits the leases that were lost in a row.
     """
     last = last or NO_FAILURE
     if is_expired(task, now):
         return Verdict(SettleTarget.DEAD, now, expiry_failure(last, now, attempt))
+    if max_claims:
+        if attempt <= max_claims:
+            return None
+        times = "once" if attempt == 2 else f"{attempt - 1} times"
+        failure = _final_failure(last, attempt, now, "lost", f"it was claimed {times}, and never done")
+        return Verdict(SettleTarget.DEAD, now, failure)
     lost_leases = attempt - 1 - last.attempt
     if lost_leases > MAX_LOST_LEASES:
         failure = _final_failure(last, attempt, now, "lost", f"{lost_leases} leases were lost in a row")
@@ -202,10 +246,10 @@ def _final_failure(last: Failure, attempt: int, now: int, reason: str, message: 
     return Failure(last.failures, reason, last.status, _shorten(message), now, None, attempt)
 
 
-def _shorten(message: str) -> str:
+def _shorten(message: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     """Make a message fit to be stored: it may quote bytes of a receiver that are not Unicode."""
     message = message.encode("utf-8", "backslashreplace").decode()
-    return message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 1] + "…"
+    return message if len(message) <= limit else message[: limit - 1] + "…"
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -23,6 +23,7 @@ from later.store.lookup import Lookup
 from later.store.origin_holds import OriginHolds
 from later.store.permits import Permits
 from later.store.policies import PolicyBook
+from later.store.pulls import Pulls
 from later.store.scan import Scanner
 from later.store.schema import Execute, check_store, stored_shards
 from later.store.settings import StoreSettings
@@ -41,6 +42,7 @@ class Store:
     time: StoreTime
     keys: Keys
     tasks: Tasks
+    pulls: Pulls
     lookup: Lookup
     edits: Edits
     listing: Listing
@@ -67,14 +69,16 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
 
     `policy` applies where nothing is set; `instance` is the name under which this process takes permits.
     """
+    tasks, lookup = Tasks(client, keys), Lookup(client, keys)
     time = StoreTime(clock, partial(client.execute_timed, "time", []))
     return Store(
         client=client,
         clock=clock,
         time=time,
         keys=keys,
-        tasks=Tasks(client, keys),
-        lookup=Lookup(client, keys),
+        tasks=tasks,
+        pulls=Pulls(client, keys, tasks, lookup),
+        lookup=lookup,
         edits=Edits(client, keys),
         listing=Listing(client, keys),
         dead_letters=DeadLetters(client, keys),

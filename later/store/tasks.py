@@ -23,7 +23,7 @@ from later.store.client import Client
 from later.store.codec import parse_failure, parse_time
 from later.store.fanout import fan_out_topics, parse_flags, spread_answers
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
-from later.store.keys import Bucket, Keys, group_items, group_topics
+from later.store.keys import Bucket, Keys, Shard, group_items, group_topics
 from later.store.lookup import Lookup
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
@@ -51,6 +51,10 @@ The base is drawn here. A counter in the store would give a number twice after a
 the late settle of a lost claim would end a new task of the same id. It comes from the system for each call, because
 forked processes would share the state of any other source.
 """
+SettleArguments = tuple[Argument, Argument, Argument, Argument, Argument, Argument]
+"""The arguments of the script `settle` for one task."""
+GiveBackArguments = tuple[Argument, Argument, Argument, Argument]
+"""The arguments of the script `give_back` for one task."""
 
 
 class Tasks:
@@ -147,17 +151,19 @@ class Tasks:
             error_at=first_error[0].at if first_error else None,
         )
 
-    async def claim(self, requests: Sequence[ClaimRequest], now: int, lease_end: int) -> list[ClaimResult | LaterError]:
+    async def claim(
+        self, requests: Sequence[ClaimRequest], now: int, lease_end: int, max_bytes: int = MAX_CLAIM_BYTES
+    ) -> list[ClaimResult | LaterError]:
         """Claim due tasks, delay → unack, at most 500 for each request; `lease_end` (ms) is that of usual leases.
 
-        The bodies of each script call are limited by its part of `MAX_CLAIM_BYTES`, but it returns at least one task. A
-        topic that gets none for that reason keeps its turn. Of requests for the same topic and shard only the first one
+        The bodies of each script call are limited by its part of `max_bytes`, but it returns at least one task. A topic
+        that gets none for that reason keeps its turn. Of requests for the same topic and shard only the first one
         counts.
 
         Raises:
             StoreDown: whether anything was claimed is not known.
         """
-        max_bytes = MAX_CLAIM_BYTES // max(len(requests), 1)
+        max_bytes //= max(len(requests), 1)
         shards = self._keys.shards
         groups = group_topics(
             (shards[request.shard], request.topic.encode(), min(request.limit, MAX_TASKS)) for request in requests
@@ -169,9 +175,10 @@ class Tasks:
             delay, unack, _, _ = shard.bucket_prefixes
             for topic, positions in topics.items():
                 keys += (delay + topic, unack + topic)
-                _, _, limit, lease_extra_ms, hold_until, has_permits = requests[positions[0]]
+                _, _, limit, lease_extra_ms, hold_until, has_permits, is_pull = requests[positions[0]]
                 hold: Argument = "" if hold_until is None else hold_until
-                arguments += (topic, min(limit, MAX_TASKS), lease_end + lease_extra_ms, hold, int(has_permits))
+                passes: Argument = "pull" if is_pull else int(has_permits)
+                arguments += (topic, min(limit, MAX_TASKS), lease_end + lease_extra_ms, hold, passes)
             commands.append(scripts.CLAIM.call(keys, arguments))
         results: list[Any] = [None] * len(requests)
         for (first, *others), answer in await fan_out_topics(self._client, "claim", groups, commands):
@@ -187,7 +194,14 @@ class Tasks:
             StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
         """
         shards = self._keys.shards
-        groups = group_topics((shards[claim.shard], claim.topic.encode(), 1) for claim, _, _ in settlements)
+        targets = [(shards[claim.shard], claim.topic.encode(), 1) for claim, _, _ in settlements]
+        return await self.settle_leases(targets, list(map(_settle_arguments, settlements)))
+
+    async def settle_leases(
+        self, targets: Sequence[tuple[Shard, bytes, int]], items: Sequence[SettleArguments]
+    ) -> list[bool | LaterError]:
+        """Carry out verdicts as `settle` does; a target is a task's shard and topic, and 1. Raises StoreDown."""
+        groups = group_topics(targets)
         commands: list[Command] = []
         for shard, topics in groups:
             keys = [shard.pool, shard.attempts, shard.outcome, shard.done, shard.expiry, shard.topics]
@@ -198,9 +212,9 @@ class Tasks:
                 keys += (unack + topic, error + topic, dead + topic)
                 counts += (topic, len(positions))
                 for position in positions:
-                    tasks += _settle_arguments(settlements[position])
+                    tasks += items[position]
             commands.append(scripts.SETTLE.call(keys, counts + tasks))
-        results: list[Any] = [None] * len(settlements)
+        results: list[Any] = [None] * len(items)
         for positions, answer in await fan_out_topics(self._client, "settle", groups, commands):
             is_error = isinstance(answer, LaterError)
             for number, position in enumerate(positions):
@@ -216,17 +230,25 @@ class Tasks:
 
         A task that is due later than before keeps its first due time. False if the lease was lost. Raises StoreDown.
         """
-        commands: list[Command] = []
         shards = self._keys.shards
-        groups = group_items(tasks, [(shards[claim.shard], claim.topic.encode()) for claim, _ in tasks])
+        return await self.give_back_leases(
+            [(shards[claim.shard], claim.topic.encode()) for claim, _ in tasks],
+            [
+                (claim.packed, claim.fence, due_at, claim.due_at if due_at > claim.due_at else "")
+                for claim, due_at in tasks
+            ],
+        )
+
+    async def give_back_leases(
+        self, targets: Sequence[tuple[Shard, bytes]], items: Sequence[GiveBackArguments]
+    ) -> list[bool | LaterError]:
+        """Return claims as `put_back` does; a target is a task's shard and topic. Raises StoreDown."""
+        commands: list[Command] = []
+        groups = group_items(items, targets)
         for (shard, topic), some, _ in groups:
             delay, unack, _, _ = shard.buckets(topic)
             keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
-            arguments: list[Argument] = [topic]
-            for claim, due_at in some:
-                first_due: Argument = claim.due_at if due_at > claim.due_at else ""
-                arguments += [claim.packed, claim.fence, due_at, first_due]
-            commands.append(scripts.GIVE_BACK.call(keys, arguments))
+            commands.append(scripts.GIVE_BACK.call(keys, [topic, *chain.from_iterable(some)]))
         answers = await self._client.execute_each("give_back", commands)
         return spread_answers(groups, answers, parse_flags)
 
@@ -274,7 +296,7 @@ class Tasks:
         return DueTopics(sorted(topics), min(more_ats, default=None))
 
 
-def _settle_arguments(settlement: Settlement) -> tuple[Argument, ...]:
+def _settle_arguments(settlement: Settlement) -> SettleArguments:
     claim, verdict, remember_until = settlement
     task, failure = claim.task, b""
     time: Argument = verdict.at

@@ -65,6 +65,8 @@ class ClaimRequest(NamedTuple):
     """Until when (ms) the topic is held if due tasks are left behind."""
     has_permits: bool = False
     """True if permits were taken for it: the claim then passes a hold for a rate that another instance has set."""
+    is_pull: bool = False
+    """True for a claim of a consumer, of a topic that no worker claims of: it passes every hold, and leaves it held."""
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -3,7 +3,8 @@
 -- KEYS: pool, attempts, outcome, wake sets of delay and unack, then for each topic: delay, unack
 -- ARGV: now, maximum bytes of bodies of each topic (one task is always claimed), base of the fences: the tasks claimed
 --       get the next numbers; then for each topic: topic (none twice), maximum number of tasks, end of their lease,
---       hold the rest until this moment to keep to its rate ('' for no hold), '1' if permits were taken
+--       hold the rest until this moment to keep to its rate ('' for no hold), '1' if permits were taken, or 'pull' if
+--       consumers claim the topic's tasks
 --       All topics together may have as many bytes as all of them are allowed.
 -- Returns for each topic {its wake time ('' if nothing is left, or if it is paused), number of orphan entries removed,
 --         {id, body, due time, attempt, fence, last failure or ''}, ...}, or the error if its buckets cannot be read
@@ -16,6 +17,8 @@
 -- its first task before any gets a second, and one that gets none keeps its wake time.
 -- Nothing is claimed of a held topic, with one exception: a caller that was granted permits passes a hold for a rate,
 -- which another instance may have set since because it got no permits.
+-- A pull passes every hold. A topic of which it takes a task is held from then on, so that no worker claims of it; if
+-- nothing is due, a pull writes nothing.
 -- If due tasks are left behind, the topic's wake time becomes now: its next turn comes after the topics that wait.
 -- Each command takes many tasks, and many topics where it can: a call from Lua costs more than most commands do.
 local pool, attempts, outcome, wake_delay, wake_unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -33,8 +36,8 @@ local wakes = redis.call('ZMSCORE', wake_delay, unpack(names))
 local first_leases = redis.call('ZMSCORE', wake_unack, unpack(names))
 for n, entry in ipairs(wakes) do
   local at, delay = 5 * n - 1, KEYS[4 + 2 * n]
-  local limit, until_, for_rate = tonumber(ARGV[at + 1]), nil, nil
-  if is_held(entry, now) then until_, for_rate = held_until(entry) end
+  local limit, is_pulled, until_, for_rate = tonumber(ARGV[at + 1]), ARGV[at + 4] == 'pull', nil, nil
+  if not is_pulled and is_held(entry, now) then until_, for_rate = held_until(entry) end
   if until_ and not (for_rate and ARGV[at + 4] == '1') then
     answers[n] = {until_ == math.huge and '' or string.format('%.0f', until_), 0}
   else
@@ -46,6 +49,7 @@ for n, entry in ipairs(wakes) do
       topics[#topics + 1] = {
         n = n, name = names[n], delay = delay, unack = KEYS[5 + 2 * n], limit = limit, lease_end = ARGV[at + 2],
         hold = tonumber(ARGV[at + 3]), entries = entries, first_lease = first_leases[n], ids = {}, bodies = {}, bytes = 0,
+        is_pulled = is_pulled,
       }
     end
   end
@@ -106,7 +110,9 @@ end
 
 -- Move them. The first write is a removal; a topic that cannot be written to is left as it is.
 local all = {}
-for i, topic in ipairs(topics) do all[i] = topic.name end
+for _, topic in ipairs(topics) do
+  if not topic.is_pulled or #topic.ids > 0 then all[#all + 1] = topic.name end
+end
 if #all > 0 then redis.call('ZREM', wake_delay, unpack(all)) end
 
 local position, attempts_begun, bodiless, turns, unack_wakes = 0, {}, {}, {}, {}
@@ -144,7 +150,13 @@ for _, topic in ipairs(topics) do
       unack_wakes[#unack_wakes + 1] = topic.name
     end
   end
-  if next_due then
+  if topic.is_pulled then
+    if #topic.ids > 0 then
+      turns[#turns + 1] = hold_entry(math.huge)
+      turns[#turns + 1] = topic.name
+    end
+    if not answer.err then answer[1] = next_due or '' end
+  elseif next_due then
     local wake = wakes[topic.n]
     local is_due = tonumber(next_due) <= now
     local keeps_turn = is_due and topic.limit > 0 and #topic.ids == 0 and wake and not is_held(wake)

@@ -79,10 +79,11 @@ local function read_states(ids, delay, unack, error_, dead, attempts, outcome)
     redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', outcome, unpack(ids))
 end
 
--- The number of deliveries begun and the fence of the current lease, from a task's entry in `attempts`.
+-- The number of deliveries begun and the fence of the current lease, from a task's entry in `attempts`. A third word may
+-- follow: what a consumer's claim is known by.
 local function begun_and_fence(entry)
   if not entry then return 0, nil end
-  local begun, fence = string.match(entry, '^(%d+) (%d+)$')
+  local begun, fence = string.match(entry, '^(%d+) (%d+)')
   return tonumber(begun) or 0, fence
 end
 

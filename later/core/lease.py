@@ -1,0 +1,106 @@
+"""The lease of a consumer on a claimed task, and its token: the text by which any process knows the lease again.
+
+A consumer sends the token back to finish the task, to give it back or to keep it for longer. It is opaque to the
+consumer, and not signed: its fence is drawn at random, so that nobody can make up a token that counts, and a token
+that has lost its lease changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+
+import msgspec
+
+from later.core.errors import Refused
+from later.core.policy_scopes import namespace_from_topic
+from later.core.task import Task, pack_id, unpack_id
+from later.core.task_names import name_prefix
+from later.core.validation import MAX_EXACT, parse_topic
+
+MAX_TOKEN_CHARS = 1024
+_VERSION = 1
+_HEAD = struct.Struct(">BBQQB")
+"""Version, flags, fence, due time, number of bytes of the topic's name; the name and the packed id follow."""
+_HAS_TTL, _OWN_ID, _NAMESPACED_UUID = 1, 2, 4
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A consumer's lease on a task: which claim of it, and what the store must know to finish the task.
+
+    `due_at` (ms) is when the task was due, to which it returns if it is given back. The other fields are those of
+    `Task`.
+    """
+
+    topic: str
+    id: str
+    fence: int
+    due_at: int
+    has_ttl: bool = False
+    own_id: bool = False
+    is_namespaced_uuid: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the task (see `task_names`)."""
+        return f"{name_prefix(namespace_from_topic(self.topic))}{self.id}" if self.is_namespaced_uuid else self.id
+
+
+def lease_of(task: Task, fence: int, due_at: int) -> Lease:
+    """Return the lease of a claim of a task."""
+    return Lease(
+        topic=task.topic,
+        id=task.id,
+        fence=fence,
+        due_at=due_at,
+        has_ttl=task.expires_at is not None,
+        own_id=task.own_id,
+        is_namespaced_uuid=task.is_namespaced_uuid,
+    )
+
+
+def encode_lease(lease: Lease) -> str:
+    """Return the token of a lease: letters, digits, `-` and `_`."""
+    topic = lease.topic.encode()
+    flags = lease.has_ttl * _HAS_TTL | lease.own_id * _OWN_ID | lease.is_namespaced_uuid * _NAMESPACED_UUID
+    head = _HEAD.pack(_VERSION, flags, lease.fence, lease.due_at, len(topic))
+    return base64.urlsafe_b64encode(head + topic + pack_id(lease.id)).rstrip(b"=").decode()
+
+
+def decode_lease(token: str) -> Lease:
+    """Return the lease that `encode_lease` made `token` from.
+
+    Raises:
+        Refused: it is no token.
+    """
+    try:
+        lease = _decode(token)
+    except (ValueError, struct.error, binascii.Error, Refused):
+        lease = None
+    if lease is None or encode_lease(lease) != token:
+        raise Refused("leases: expected leases as /claim answers them, got something else", "leases")
+    return lease
+
+
+def _decode(token: str) -> Lease | None:
+    """Return a token's lease; None if it cannot be one. Raises ValueError or Refused for some that cannot."""
+    if len(token) > MAX_TOKEN_CHARS:
+        return None
+    data = base64.b64decode(token.encode("ascii") + b"=" * (-len(token) % 4), b"-_", validate=True)
+    version, flags, fence, due_at, topic_bytes = _HEAD.unpack_from(data)
+    if version != _VERSION or flags > _HAS_TTL | _OWN_ID | _NAMESPACED_UUID or max(fence, due_at) > MAX_EXACT:
+        return None
+    topic = data[_HEAD.size : _HEAD.size + topic_bytes].decode()
+    id = unpack_id(data[_HEAD.size + topic_bytes :])
+    if parse_topic(topic) != topic or not id:
+        return None
+    return Lease(
+        topic=topic,
+        id=id,
+        fence=fence,
+        due_at=due_at,
+        has_ttl=bool(flags & _HAS_TTL),
+        own_id=bool(flags & _OWN_ID),
+        is_namespaced_uuid=bool(flags & _NAMESPACED_UUID),
+    )

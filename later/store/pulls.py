@@ -1,0 +1,258 @@
+"""The verbs of consumers: claim tasks of pulled topics, and ack, nack, release or extend them by their leases.
+
+A pulled topic is held for the workers until its policy changes, so only these verbs take its tasks. Every verb takes
+the items of many callers and makes few round trips, so that a `GroupCommit` can stand in front of it:
+
+- `claim`: one round trip, or two if there are several shards, topics to choose from, or leases of several lengths: the
+  first looks at the due times, so that the order is right over all of them. The caller leaves out paused topics.
+- `ack`, `release`, `extend`: one. `nack`: two, because the task says how many retries it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+from later.core.clock import Interval
+from later.core.errors import LaterError, NotFound
+from later.core.lease import Lease, lease_of
+from later.core.policy_scopes import Policies
+from later.core.retry import Nack, SettleTarget, Verdict, encode_failure, judge_nack, judge_unreadable, judge_unsent
+from later.core.task import Task, pack_id
+from later.core.task_names import pack_remembered
+from later.store import scripts
+from later.store.client import Client
+from later.store.codec import pairs, raise_errors
+from later.store.fanout import fan_out, parse_flags
+from later.store.keys import Bucket, Keys, ShardTopic
+from later.store.lookup import Lookup
+from later.store.pull_plan import MAX_ANSWER_BYTES, Demand, PulledTask, PullRequest, PullResult, Share, deal, plan_pull
+from later.store.scripts import MAX_TASKS, Command
+from later.store.tasks import MAX_CLAIM_BYTES, SettleArguments, Tasks
+from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
+
+MAX_LOOKS = 10
+"""How often one call looks for tasks, if others claim those that it saw, or if those that it claims are dead."""
+
+
+class LeaseNack(NamedTuple):
+    """A consumer's word that it could not do the task of a lease."""
+
+    lease: Lease
+    nack: Nack
+
+
+class Pulls:
+    """Claims of consumers, and the ends of their leases."""
+
+    def __init__(self, client: Client, keys: Keys, tasks: Tasks, lookup: Lookup) -> None:
+        self._client = client
+        self._keys = keys
+        self._tasks = tasks
+        self._lookup = lookup
+
+    async def claim(self, requests: Sequence[PullRequest], now: Interval) -> list[PullResult | LaterError]:
+        """Claim due tasks, delay → unack, and deal them evenly. Tasks that must not be handed out are dead then.
+
+        Raises:
+            StoreDown: whether anything was claimed is not known; what was is requeued when its lease ends.
+        """
+        shares = [Share(request=request) for request in requests]
+        missed = shares
+        for look in range(MAX_LOOKS):
+            try:
+                await self._claim_once(missed, now)
+            except LaterError as error:
+                if not look:
+                    raise
+                for share in missed:
+                    share.error = error
+            missed = [share for share in missed if share.is_missed(now.low)]
+            if not missed:
+                break
+        return [share.result() for share in shares]
+
+    async def ack(self, leases: Sequence[Lease], remember_until: int | None) -> list[bool | LaterError]:
+        """Remove tasks that are done; False if the lease was lost.
+
+        An id that its caller chose is remembered until `remember_until` (ms; None: not at all).
+
+        Raises:
+            StoreDown: whether anything was removed is not known. Doing it again is safe.
+        """
+        items: list[SettleArguments] = []
+        for lease in leases:
+            until = remember_until if lease.own_id and remember_until is not None else ""
+            remembered = pack_remembered(lease.name) if lease.is_namespaced_uuid else b""
+            items.append((pack_id(lease.id), lease.fence, SettleTarget.DONE, until, remembered, int(lease.has_ttl)))
+        return await self._settle(leases, items)
+
+    async def nack(
+        self, nacks: Sequence[LeaseNack], policies: Policies, now: int, random: Callable[[], float]
+    ) -> list[Verdict | LaterError | None]:
+        """Let tasks wait for their next attempt, or die: unack → error or dead; None if the lease was lost.
+
+        Returns the verdicts. `random` is for the jitter of pauses.
+
+        Raises:
+            StoreDown: whether anything was moved is not known. Doing it again is safe.
+        """
+        records = await self._lookup.query([lease.name for lease, _ in nacks])
+        results: list[Verdict | LaterError | None] = [None] * len(nacks)
+        judged: list[tuple[int, Lease, Verdict]] = []
+        for position, ((lease, nack), record) in enumerate(zip(nacks, records, strict=True)):
+            if isinstance(record, LaterError):
+                results[position] = None if isinstance(record, NotFound) else record
+                continue
+            if record.topic != lease.topic or record.state is not Bucket.UNACK:
+                continue
+            policy, failure = policies.for_topic(lease.topic), record.failure
+            if isinstance(record.task, Task):
+                verdict = judge_nack(record.task, record.attempts, failure, nack, now, policy, random())
+            else:
+                verdict = judge_unreadable(record.attempts, record.task, now)
+            judged.append((position, lease, verdict))
+        items = [_nack_arguments(lease, verdict) for _, lease, verdict in judged]
+        answers = await self._settle([lease for _, lease, _ in judged], items)
+        for (position, _, verdict), answer in zip(judged, answers, strict=True):
+            results[position] = answer if isinstance(answer, LaterError) else verdict if answer else None
+        return results
+
+    async def release(self, leases: Sequence[Lease]) -> list[bool | LaterError]:
+        """Give tasks back, unack → delay, due as before and without an attempt; False if the lease was lost.
+
+        Raises:
+            StoreDown: whether anything was given back is not known. Doing it again is safe.
+        """
+        return await self._tasks.give_back_leases(
+            [(self._keys.shard_of(lease.id), lease.topic.encode()) for lease in leases],
+            [(pack_id(lease.id), lease.fence, lease.due_at, "") for lease in leases],
+        )
+
+    async def extend(self, leases: Sequence[Lease], lease_end: int) -> list[bool | LaterError]:
+        """Let leases last until `lease_end` (ms), be that later or sooner; False if the lease was lost.
+
+        Raises:
+            StoreDown: whether anything was extended is not known. Doing it again is safe.
+        """
+
+        def build(target: ShardTopic, some: list[Lease]) -> Command:
+            shard, topic = target
+            keys = [shard.attempts, shard.bucket(Bucket.UNACK, topic), shard.wakes[Bucket.UNACK]]
+            fences = [argument for lease in some for argument in (pack_id(lease.id), lease.fence)]
+            return scripts.EXTEND.call(keys, [topic, lease_end, *fences])
+
+        return await fan_out(self._client, "extend", leases, self._locate, build, parse_flags)
+
+    def _locate(self, lease: Lease) -> ShardTopic:
+        return ShardTopic(self._keys.shard_of(lease.id), lease.topic.encode())
+
+    async def _settle(self, leases: Sequence[Lease], items: Sequence[SettleArguments]) -> list[bool | LaterError]:
+        targets = [(self._keys.shard_of(lease.id), lease.topic.encode(), 1) for lease in leases]
+        return await self._tasks.settle_leases(targets, items)
+
+    async def _claim_once(self, shares: Sequence[Share], now: Interval) -> None:
+        """Look, claim and deal once."""
+        topics = {topic.name: topic.lease_ms for share in shares for topic in share.request.topics}
+        next_due: dict[tuple[str, int], int | None] = {}
+        due: dict[str, Iterator[int]] = {topic: repeat(0) for topic in topics}
+        is_simple = all(
+            len(share.request.topics) == 1 and topics[topic.name] == topic.lease_ms
+            for share in shares
+            for topic in share.request.topics
+        )
+        if len(self._keys.shards) > 1 or not is_simple:
+            limit = min(sum(share.request.limit for share in shares), MAX_TASKS)
+            due, next_due = await self._look(list(topics), limit, now.low)
+        demands = plan_pull(shares, due)
+        while demands:  # of one topic, those with leases of another length come in another round
+            round_of = {demand.topic.name: demand for demand in demands}
+            demands = [demand for demand in demands if round_of[demand.topic.name] is not demand]
+            await self._claim_round(shares, list(round_of.values()), next_due, now)
+        for share in shares:
+            names = {topic.name for topic in share.request.topics}
+            times = [at for (topic, _), at in next_due.items() if topic in names and at is not None]
+            share.next_due_at = min(times, default=None)
+
+    async def _look(
+        self, topics: Sequence[str], limit: int, now: int
+    ) -> tuple[dict[str, Iterator[int]], dict[tuple[str, int], int | None]]:
+        """Return each topic's due tasks as their shards, in order, and when the first task of each shard is due."""
+        commands: list[Command] = []
+        targets = [(topic, shard) for topic in topics for shard in self._keys.shards]
+        for topic, shard in targets:
+            delay = shard.bucket(Bucket.DELAY, topic.encode())
+            commands.append(("ZRANGE", delay, "-inf", now, "BYSCORE", "LIMIT", 0, limit, "WITHSCORES"))
+            commands.append(("ZRANGE", delay, 0, 0, "WITHSCORES"))
+        answers = raise_errors(await self._client.execute_each("due_topics", commands))
+        seen: dict[str, list[tuple[float, bytes, int]]] = {topic: [] for topic in topics}
+        next_due: dict[tuple[str, int], int | None] = {}
+        for (topic, shard), entries, first in zip(targets, answers[::2], answers[1::2], strict=True):
+            seen[topic] += [(float(score), id, shard.index) for id, score in pairs(entries)]
+            next_due[topic, shard.index] = int(float(first[1])) if first else None
+        return {topic: iter([shard for *_, shard in sorted(found)]) for topic, found in seen.items()}, next_due
+
+    async def _claim_round(
+        self,
+        shares: Sequence[Share],
+        demands: Sequence[Demand],
+        next_due: dict[tuple[str, int], int | None],
+        now: Interval,
+    ) -> None:
+        """Claim what these demands ask for, no topic twice, and deal it; note when the next tasks are due."""
+        requests: list[ClaimRequest] = []
+        for demand in demands:
+            name, lease_ms = demand.topic.name, demand.topic.lease_ms
+            requests += [
+                ClaimRequest(name, shard, count, lease_ms, is_pull=True) for shard, count in demand.by_shard.items()
+            ]
+        max_bytes = min(MAX_ANSWER_BYTES * len(shares), MAX_CLAIM_BYTES)
+        results = await self._tasks.claim(requests, now.low, now.low, max_bytes)
+        claims: dict[str, list[Claim]] = {demand.topic.name: [] for demand in demands}
+        errors: dict[str, LaterError] = {}
+        for request, result in zip(requests, results, strict=True):
+            if isinstance(result, ClaimResult):
+                claims[request.topic] += result.claims
+                next_due[request.topic, request.shard] = result.wake_at
+            else:
+                errors[request.topic] = result
+        left: list[PulledTask] = []
+        for demand in demands:
+            name = demand.topic.name
+            takers = [shares[index] for index, _ in demand.takers]
+            live = await self._bury(claims[name], demand, takers[0], now.high)
+            left += deal(shares, demand, live)
+            for share in takers:
+                share.error = share.error or errors.get(name)
+        if left:
+            await self.release([pulled.lease for pulled in left])
+
+    async def _bury(self, claims: Sequence[Claim], demand: Demand, share: Share, now: int) -> list[PulledTask]:
+        """Let tasks die that are expired, unreadable or were claimed too often; return the others in order.
+
+        A verdict that the store does not take leaves its task until its lease ends.
+        """
+        live: list[PulledTask] = []
+        deaths: list[Settlement] = []
+        for claim in sorted(claims, key=lambda claim: (claim.due_at, claim.packed)):
+            task, attempt, failure = claim.task, claim.attempt, claim.failure
+            verdict = (
+                judge_unsent(task, attempt, failure, now, demand.topic.max_claims)
+                if isinstance(task, Task)
+                else judge_unreadable(attempt, task, now)
+            )
+            if verdict is not None:
+                deaths.append(Settlement(claim, verdict, None))
+            elif isinstance(task, Task):
+                lease = lease_of(task, claim.fence, claim.due_at)
+                live.append(PulledTask(task, lease, claim.lease_end, claim.due_at, attempt, failure))
+        if deaths:
+            answers = await self._tasks.settle(deaths)
+            share.deaths += [death for death, answer in zip(deaths, answers, strict=True) if answer is True]
+        return live
+
+
+def _nack_arguments(lease: Lease, verdict: Verdict) -> SettleArguments:
+    failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
+    return pack_id(lease.id), lease.fence, verdict.target, verdict.at, failure, int(lease.has_ttl)

@@ -1,0 +1,177 @@
+"""Claims of consumers, and what becomes of their leases."""
+
+from __future__ import annotations
+
+from later.core.clock import Interval
+from later.core.lease import decode_lease, encode_lease
+from later.core.policy import Policy
+from later.core.policy_scopes import Policies
+from later.core.retry import Nack, SettleTarget, Verdict
+from later.store.keys import Bucket
+from later.store.pull_plan import PulledTask, PullRequest, PullResult, PullTopic
+from later.store.pulls import LeaseNack
+from tests.builders import NOW, a_task
+from tests.store.inspection import PAUSED, ask, assert_sound, claim_due, locate, read_contents, release_due
+from tests.store_fixture import StoreFixture
+
+LEASE_MS = 30_000
+AT_NOW = Interval(NOW, NOW)
+
+
+def a_request(*names: str, limit: int = 500, lease_ms: int = LEASE_MS, max_claims: int = 0) -> PullRequest:
+    topics = names or ("order",)
+    return PullRequest([PullTopic(name, limit, lease_ms, max_claims) for name in topics], limit)
+
+
+async def pull_all(store: StoreFixture, *requests: PullRequest, now: int = NOW) -> list[PullResult]:
+    """Pull with these requests at once."""
+    results = await store.pulls.claim(requests, Interval(now, now))
+    return [result for result in results if isinstance(result, PullResult)]
+
+
+async def pull(store: StoreFixture, *names: str, limit: int = 500, now: int = NOW, **kw: int) -> list[PulledTask]:
+    [result] = await pull_all(store, a_request(*names, limit=limit, **kw), now=now)
+    return result.tasks
+
+
+def ids(tasks: list[PulledTask]) -> list[str]:
+    return [pulled.task.id for pulled in tasks]
+
+
+async def test_a_pulled_task_is_in_flight_and_its_ack_removes_it(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a")])
+    [pulled] = await pull(store)
+    assert await locate(store, "a") == (Bucket.UNACK, NOW + LEASE_MS)
+    assert (pulled.attempt, pulled.due_at, pulled.lease_end) == (1, NOW, NOW + LEASE_MS)
+    assert await store.pulls.ack([decode_lease(encode_lease(pulled.lease))], None) == [True]
+    assert await locate(store, "a") is None
+
+
+async def test_an_ack_that_is_sent_twice_finds_the_lease_lost(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a")])
+    [pulled] = await pull(store)
+    assert await store.pulls.ack([pulled.lease] * 2, None) == [True, False]
+    assert await store.pulls.ack([pulled.lease], None) == [False]
+
+
+async def test_no_worker_claims_of_a_topic_of_which_a_consumer_has_claimed(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=str(n)) for n in range(200)])
+    [first, *others] = await pull(store)
+    assert len(others) == 199
+    await store.tasks.create([a_task(id="new")])
+    await store.pulls.release([first.lease])
+    assert not await claim_due(store)
+    assert sorted(ids(await pull(store))) == sorted([first.task.id, "new"])
+
+
+async def test_a_release_returns_a_task_to_its_place_without_an_attempt(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=str(n), created_at=NOW - 5 + n) for n in range(3)])
+    first = (await pull(store, limit=1))[0]
+    assert await store.pulls.release([first.lease]) == [True]
+    assert await store.pulls.release([first.lease]) == [False]
+    again = await pull(store)
+    assert ids(again) == ["0", "1", "2"]
+    assert [pulled.attempt for pulled in again] == [1, 1, 1]
+
+
+async def test_an_extended_lease_ends_at_the_new_moment_and_its_token_goes_on(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a"), a_task(id="b")])
+    a, b = await pull(store)
+    assert await store.pulls.extend([a.lease, b.lease], NOW + 90_000) == [True, True]
+    assert await store.pulls.extend([b.lease], NOW + 1_000) == [True]
+    assert await release_due(store, Bucket.UNACK, NOW + LEASE_MS) == 1
+    assert await store.pulls.extend([a.lease, b.lease], NOW + 90_000) == [True, False]
+    assert await store.pulls.ack([a.lease, b.lease], None) == [True, False]
+
+
+async def test_a_nack_waits_for_the_backoff_or_its_own_delay_or_is_final(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=id, max_retry=3) for id in "abcd"])
+    nacks = [Nack(message="no"), Nack(delay_ms=5_000), Nack(is_final=True), Nack(is_busy=True)]
+    pulled = await pull(store)
+    policies = Policies(Policy(retry_base_ms=10_000))
+    answers = await store.pulls.nack(
+        [LeaseNack(task.lease, nack) for task, nack in zip(pulled, nacks, strict=True)], policies, NOW, lambda: 0.0
+    )
+    verdicts = [answer for answer in answers if isinstance(answer, Verdict)]
+    targets = [SettleTarget.ERROR, SettleTarget.ERROR, SettleTarget.DEAD, SettleTarget.ERROR]
+    assert [(verdict.target, verdict.at - NOW) for verdict in verdicts] == list(
+        zip(targets, [10_000, 5_000, 0, 10_000], strict=True)
+    )
+    failures = [verdict.failure for verdict in verdicts]
+    assert [failure.failures if failure else None for failure in failures] == [1, 1, 1, 0]
+    assert await store.pulls.nack([LeaseNack(pulled[0].lease, nacks[0])], policies, NOW, lambda: 0.0) == [None]
+
+
+async def test_an_empty_pull_writes_nothing(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a", delay=60)])
+    await pull(store, now=NOW + 60_000, limit=1)
+    await store.tasks.create([a_task(id="b", delay=600)])
+    before = (await store.redis.info("persistence"))["rdb_changes_since_last_save"]
+    [result] = await pull_all(store, a_request())
+    assert (result.tasks, result.next_due_at) == ([], NOW + 600_000)
+    assert (await store.redis.info("persistence"))["rdb_changes_since_last_save"] == before
+
+
+async def test_tasks_are_pulled_by_due_time_over_all_shards(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"{n:03}", created_at=NOW - 100 + n) for n in range(100)])
+    assert ids(await pull(store, limit=40)) == [f"{n:03}" for n in range(40)]
+    assert ids(await pull(store)) == [f"{n:03}" for n in range(40, 100)]
+    wakes = (await read_contents(store)).wakes
+    assert {at for (bucket, *_), at in wakes.items() if bucket is Bucket.DELAY} == {PAUSED}
+
+
+async def test_requests_that_are_made_together_are_dealt_evenly(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"{n:03}") for n in range(100)])
+    results = await pull_all(store, *(a_request(limit=500 if n % 2 else 3, lease_ms=1000 + n % 3) for n in range(20)))
+    assert sum(len(result.tasks) for result in results) == 100
+    assert all(len(result.tasks) == (3 if n % 2 == 0 else 7) for n, result in enumerate(results))
+    assert len({pulled.task.id for result in results for pulled in result.tasks}) == 100
+
+
+async def test_topics_are_taken_in_the_order_of_preference(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"{topic}{n}", topic=topic) for topic in "xyz" for n in range(3)])
+    request = PullRequest([PullTopic("z", 2, LEASE_MS), PullTopic("x", 500, LEASE_MS), PullTopic("y", 500, 1000)], 7)
+    [result] = await pull_all(store, request)
+    assert ids(result.tasks) == ["z0", "z1", "x0", "x1", "x2", "y0", "y1"]
+    assert result.next_due_at == NOW
+
+
+async def test_a_task_that_must_not_be_handed_out_is_dead(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="expired", ttl=1), a_task(id="broken"), a_task(id="lost"), a_task(id="good")])
+    await ask(
+        store,
+        [
+            ("HSET", store.keys.shard_of("broken").pool, "broken", b"no body"),
+            ("HSET", store.keys.shard_of("lost").attempts, "lost", b"3 1"),
+        ],
+    )
+    [result] = await pull_all(store, a_request(max_claims=3), now=NOW + 1000)
+    assert ids(result.tasks) == ["good"]
+    reasons = {death.claim.id: death.verdict.failure and death.verdict.failure.reason for death in result.deaths}
+    assert reasons == {"expired": "expired", "broken": "body", "lost": "lost"}
+    for id in reasons:
+        assert await locate(store, id) == (Bucket.DEAD, NOW + 1000)
+
+
+async def test_a_pull_looks_again_where_all_that_it_claimed_was_dead(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"{n}", ttl=1) for n in range(5)] + [a_task(id="good", delay=0.5)])
+    assert ids(await pull(store, limit=1, now=NOW + 2000)) == ["good"]
+
+
+async def test_bodies_of_one_result_are_limited_and_one_task_always_comes(store: StoreFixture) -> None:
+    large = "x" * (3 * 1024 * 1024)
+    await store.tasks.create([a_task(id=str(n), content=large) for n in range(4)])
+    assert ids(await pull(store)) == ["0", "1"]
+    await store.tasks.create([a_task(id="huge", content="x" * (9 * 1024 * 1024), created_at=NOW - 1)])
+    assert ids(await pull(store)) == ["huge"]
+    assert ids(await pull(store)) == ["2", "3"]
+
+
+async def test_the_store_is_sound_after_pulls(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=str(n)) for n in range(5)])
+    pulled = await pull(store)
+    await store.pulls.ack([pulled[0].lease], None)
+    await store.pulls.release([pulled[1].lease])
+    await store.pulls.extend([pulled[2].lease], NOW + 60_000)
+    await store.pulls.nack([LeaseNack(pulled[3].lease, Nack())], Policies(Policy()), NOW, lambda: 0.0)
+    await assert_sound(store)
