@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
@@ -24,6 +25,9 @@ ACCEPTED_ENCODINGS = ("identity", "gzip", "deflate")
 
 BODY_S = 30.0
 """How long a client may take over the body of a request, from its head."""
+_INFLATED_BYTES = 262_144
+"""How much of a body is decompressed at a time: other requests go on in between."""
+_MALFORMED_BODY = "expected a whole body, compressed as Content-Encoding says, if at all"
 
 EXPECTED = {
     **validation.EXPECTED,
@@ -66,8 +70,9 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     is_waiting = hdrs.EXPECT in headers and check_expectation(request)
     if (length or 0) > limit:
         raise body_too_large(limit)
+    encoding = "identity"
     if hdrs.CONTENT_ENCODING in headers:
-        _check_encoding(hdrs.CONTENT_ENCODING, headers.getall(hdrs.CONTENT_ENCODING), ACCEPTED_ENCODINGS)
+        encoding = _check_encoding(hdrs.CONTENT_ENCODING, headers.getall(hdrs.CONTENT_ENCODING), ACCEPTED_ENCODINGS)
     if length is None and hdrs.TRANSFER_ENCODING in headers:
         _check_encoding(hdrs.TRANSFER_ENCODING, headers.getall(hdrs.TRANSFER_ENCODING), ("chunked",))
     if is_waiting:
@@ -78,7 +83,9 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
         # a small body has mostly come with its head: then there is nothing to wait for
         body = content.read_nowait() if content.is_eof() else await _read_in_time(content, limit)
     except (web.RequestPayloadError, ConnectionError):
-        raise Refused("expected a whole body, compressed as Content-Encoding says, if at all") from None
+        raise Refused(_MALFORMED_BODY) from None
+    if encoding != "identity" and 0 < len(body) <= limit:
+        body = await _decompress(body, encoding, limit)
     if len(body) > limit:
         raise body_too_large(limit)
     return body
@@ -103,6 +110,34 @@ async def _read_chunks(content: StreamReader, limit: int) -> bytes:
     return b"".join(chunks)
 
 
+async def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    """Return a body without its compression (RFC 9110, section 8.4.1): the whole, or a part longer than `limit`.
+
+    A gzip may have several members, and `deflate` is also sent without the header of zlib.
+
+    Raises:
+        Refused: it is not compressed like that, or it is cut short.
+    """
+    window = 31 if encoding == "gzip" else 15 if body[0] & 0xF == 8 else -15
+    parts: list[bytes] = []
+    size = position = 0
+    try:
+        while position < len(body) and size <= limit:
+            inflater = zlib.decompressobj(window)
+            while not inflater.eof and size <= limit:
+                piece = body[position : position + _INFLATED_BYTES]
+                part = inflater.decompress(piece, _INFLATED_BYTES)
+                if not piece and not part:
+                    raise Refused(_MALFORMED_BODY)
+                position += len(piece) - len(inflater.unconsumed_tail) - len(inflater.unused_data)
+                size += len(part)
+                parts.append(part)
+                await asyncio.sleep(0)
+    except zlib.error:
+        raise Refused(_MALFORMED_BODY) from None
+    return b"".join(parts)
+
+
 def check_expectation(request: web.BaseRequest) -> bool:
     """Return True if the client waits to be told to go on. HTTP/1.0 knows no expectations.
 
@@ -118,16 +153,12 @@ def check_expectation(request: web.BaseRequest) -> bool:
     return True
 
 
-def _check_encoding(header: str, values: Sequence[str], accepted: Sequence[str]) -> None:
-    """Raise Unsupported unless there is one encoding, and it is accepted."""
-    if len(values) != 1 or values[0].lower() not in accepted:
-        raise unsupported_encoding(header, accepted, ", ".join(values))
-
-
-def unsupported_encoding(header: str, accepted: Sequence[str], got: str | None = None) -> Unsupported:
-    """Return the refusal of a body by the header that says how it is encoded."""
-    expected = f"{header}: expected {' or '.join(accepted)}"
-    return Unsupported(expected if got is None else f"{expected}, got {format_value(got)}", str(header))
+def _check_encoding(header: str, values: Sequence[str], accepted: Sequence[str]) -> str:
+    """Return the encoding of a body, in lower case. Raises Unsupported unless there is one, and it is accepted."""
+    encoding = ", ".join(values)
+    if encoding.lower() not in accepted:
+        raise Unsupported(f"{header}: expected {' or '.join(accepted)}, got {format_value(encoding)}", str(header))
+    return encoding.lower()
 
 
 def body_too_large(limit: int) -> TooLarge:

@@ -11,11 +11,11 @@ from typing import Any
 import structlog
 from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion11
-from aiohttp.http_exceptions import ContentEncodingError, InvalidURLError
+from aiohttp.http_exceptions import InvalidURLError
 from aiohttp.typedefs import Handler
 
 from later.api.problems import error_response, fault_response, new_incident
-from later.api.requests import ACCEPTED_ENCODINGS, check_expectation, unsupported_encoding
+from later.api.requests import check_expectation
 from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES
 from later.api.server_connections import (
     GOODBYE_S,
@@ -39,7 +39,8 @@ class Runner(web.AppRunner):
 
     def __init__(self, app: web.Application, connections: ServerConnections | None = None, **options: Any) -> None:
         self._connections = connections or ServerConnections()
-        super().__init__(app, keepalive_timeout=self._connections.idle_s, **options)
+        # `read_body` decompresses: aiohttp would do so with bodies that nobody reads, and close over a broken one
+        super().__init__(app, keepalive_timeout=self._connections.idle_s, auto_decompress=False, **options)
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
@@ -89,26 +90,18 @@ class _Dispatcher:
             answer = await handler(request)
         except Exception as error:
             answer = error_response(request, error)
-            _close_after_broken_body(request, answer)
         observe(answer.status, perf_counter() - started)
         return answer
 
     async def _route(self, request: web.Request, started: float) -> web.StreamResponse:
         """Answer by the application's router."""
         answer = await self._handle(request)
-        _close_after_broken_body(request, answer)
         if hdrs.EXPECT in request.headers and not request.content.at_eof():
             answer.force_close()  # a client that was not told to go on may send its next request instead of the body
         resource = request.match_info.route.resource
         template = OTHER_ROUTE if resource is None else resource.canonical
         self._metrics.get(template, self.unrouted).observe(answer.status, perf_counter() - started)
         return answer
-
-
-def _close_after_broken_body(request: web.Request, answer: web.StreamResponse) -> None:
-    """Say in the answer that the connection closes: nobody knows where a body that cannot be read ends."""
-    if request.content.exception() is not None:
-        answer.force_close()
 
 
 class _Server(web.Server):
@@ -191,10 +184,7 @@ class _Protocol(web.RequestHandler):
         """Answer a request that no handler could: malformed HTTP (400), or a fault outside all handlers (500)."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is on its way already")
-        if isinstance(exc, ContentEncodingError):
-            # aiohttp knows the encoding, but has not the library to read it
-            response = error_response(request, unsupported_encoding(hdrs.CONTENT_ENCODING, ACCEPTED_ENCODINGS))
-        elif isinstance(exc, InvalidURLError):  # its message is the target itself
+        if isinstance(exc, InvalidURLError):  # its message is the target itself
             response = error_response(request, Refused("malformed HTTP: expected a path as the target"))
         elif status == 400:
             reason = _QUOTE_START.split(message or "", maxsplit=1)[0].strip()

@@ -107,8 +107,25 @@ class TestSizes:
 
     async def test_a_body_that_is_not_compressed_as_it_says_is_refused(self, api: ApiFixture) -> None:
         detail = "expected a whole body, compressed as Content-Encoding says, if at all"
-        answer = await api.post("/create", create_of_size(200), headers={"Content-Encoding": "gzip"})
-        assert answer == problem(400, "Bad Request", detail)
+        body = create_of_size(200)
+        bodies = (
+            [("gzip", wrong) for wrong in (body, gzip.compress(body)[:-1], gzip.compress(body) + b"x", b"\x1f")]
+            + [("deflate", wrong) for wrong in (body, zlib.compress(body)[:-1], zlib.compress(body)[2:-6], b"x")]
+        )  # fmt: skip
+        for encoding, wrong in bodies:
+            answer = await api.post("/create", wrong, headers={"Content-Encoding": encoding})
+            assert answer == problem(400, "Bad Request", detail), (encoding, wrong)
+
+    async def test_all_forms_of_a_compressed_body_are_read(self, api: ApiFixture) -> None:
+        body = create_of_size(300_000)
+        bare = zlib.compressobj(wbits=-15)
+        for encoding, compressed in (
+            ("gzip", gzip.compress(body[:100]) + gzip.compress(body[100:])),
+            ("gzip", gzip.compress(body, compresslevel=0)),
+            ("deflate", zlib.compress(body)),
+            ("deflate", bare.compress(body) + bare.flush()),
+        ):
+            assert (await api.post("/create", compressed, headers={"Content-Encoding": encoding}))[0] == 200
 
     async def test_a_client_that_disconnects_within_its_body_affects_no_other(self, api: ApiFixture) -> None:
         with capture_logs() as logs:
