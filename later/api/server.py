@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 from aiohttp import hdrs, web
-from aiohttp.http import HttpVersion11
+from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import InvalidURLError
 from aiohttp.typedefs import Handler
 
@@ -143,6 +143,31 @@ class _Protocol(web.RequestHandler):
             self._keepalive_handle.cancel()
         self._next_keepalive_close_time = self._head_until
         self._keepalive_handle = self._loop.call_at(self._head_until, self._process_keepalive)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio keeps a connection open for True
+        """Return True if the connection stays open for answers: a client may end its side after its last request.
+
+        Nobody waits for the rest of a body that was cut short. TLS always ends both sides at once.
+        """
+        if self.transport is None or not self.transport.can_write_eof():
+            return False
+        if self._messages:
+            message, body = self._messages[-1]
+            if isinstance(message, RawRequestMessage):  # the last answer says that the connection closes
+                self._messages[-1] = message._replace(should_close=True), body
+            return body.is_eof()
+        if self._waiter is not None:  # every request is answered
+            return False
+        self._close = True
+        self._loop.call_soon(self._end_without_body)  # by then aiohttp says which request is being answered
+        return True
+
+    def _end_without_body(self) -> None:
+        """Close the connection if it was left open for a request whose body was cut short, or that is answered."""
+        request = self._current_request
+        is_cut = request is not None and not request.content.is_eof()
+        if self.transport is not None and (is_cut or not self._request_in_progress):
+            self.transport.close()
 
     def _process_keepalive(self) -> None:
         """Close the connection if it is idle for too long, and do not wait long for the goodbye of TLS."""

@@ -90,6 +90,41 @@ async def test_slow_clients_are_cut() -> None:
         }  # fmt: skip
 
 
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def read_after_the_end(api: ApiFixture, *parts: bytes) -> bytes:
+    """Send bytes, end our side of the connection, and return what comes until the server ends its side."""
+    async with connect(api) as (reader, writer):
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.02)
+        writer.write_eof()
+        async with asyncio.timeout(2):
+            return await reader.read()
+
+
+async def test_a_client_that_ends_its_side_gets_its_answers_and_then_the_end() -> None:
+    async with serve_api(fake_store=True) as api:
+        assert (await read_after_the_end(api, LIVEZ)).endswith(b'{"status":"alive"}')
+        assert (await read_after_the_end(api, QUERY)).startswith(b"HTTP/1.1 404 ")
+        answers = await read_after_the_end(api, LIVEZ, LIVEZ * 3 + HEAD)
+        assert answers.count(b'{"status":"alive"}') == 4
+        api.client.resume = asyncio.Event()
+        answer = asyncio.create_task(read_after_the_end(api, QUERY))
+        await asyncio.sleep(0.1)
+        api.client.resume.set()
+        assert (await answer).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_a_client_that_ends_its_side_without_a_whole_request_is_not_waited_for() -> None:
+    async with serve_api(fake_store=True) as api:
+        for sent in ((), (HEAD,), (QUERY[:-3],), (HEAD + b"Content-Length: 9\r\n\r\n", b"{")):
+            assert await read_after_the_end(api, *sent) == b""
+        no_body = LIVEZ[:-2] + b"Content-Length: 9\r\n\r\n"
+        assert (await read_after_the_end(api, no_body)).endswith(b'{"status":"alive"}')
+
+
 async def test_an_idle_connection_is_kept_longer_than_a_first_head_may_take() -> None:
     connections = ServerConnections(idle_s=60)
     async with serve_api(connections=connections, fake_store=True) as api, connect(api) as (reader, writer):
