@@ -234,6 +234,11 @@ def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> Non
         return _format_option(_BY_KEY[key], settings.get(key))
 
     policy = config.policy
+    if config.guard == "off" and config.guard_deny:
+        raise ConfigError(
+            f"{format_option('guard_deny')}: expected --guard on, because --guard off refuses nothing; "
+            "to refuse only these, say --guard on --guard-allow 0.0.0.0/0,::/0"
+        )
     if config.lease_ms < policy.timeout_ms + MIN_LEASE_MARGIN_MS:
         raise ConfigError(f"{format_option('lease')}: expected at least 0.5 s more than {format_option('timeout')}")
     if 0 < policy.max_delay_ms < policy.default_delay_ms:

@@ -468,6 +468,16 @@ def test_the_lease_follows_the_timeout_and_exceeds_it() -> None:
 def test_the_first_retry_pause_is_at_most_the_cap() -> None:
     assert load_error(retry_base="2h") == "--retry-base 2h: expected at most --retry-cap 3600s"
     assert load_error(retry_cap="5") == "--retry-base 10s: expected at most --retry-cap 5"
+
+
+def test_a_guard_that_is_off_takes_no_list_of_what_it_refuses() -> None:
+    expected = (
+        "--guard-deny 8.8.8.8: expected --guard on, because --guard off refuses nothing; "
+        "to refuse only these, say --guard on --guard-allow 0.0.0.0/0,::/0"
+    )
+    assert load_error(guard="off", guard_deny="8.8.8.8") == expected
+    assert load_error(guard="off", environ={"LATER_GUARD_DENY": "8.8.8.8"}) == expected
+    assert load("up", {"guard": "off", "guard_deny": "none"}, {}).guard == "off"
     assert load_config(retry_cap="10").policy.retry_cap_ms == 10_000
 
 

@@ -42,7 +42,7 @@ def test_it_is_off_for_an_up_on_loopback_with_its_own_store_and_without_keys(fla
 )
 def test_it_is_on_for_every_other_daemon(command: str, flags: dict[str, str]) -> None:
     assert why_off(command, flags) is None
-    assert why_off(command, flags | {"guard": "off"}, has_keys=True) == "--guard off"
+    assert why_off(command, flags | {"guard": "off", "guard_deny": "none"}, has_keys=True) == "--guard off"
 
 
 def test_it_is_built_from_the_options() -> None:
