@@ -8,6 +8,7 @@ from dataclasses import replace
 from later.config import Config
 from later.core.api_keys import check_key_text, has_key_form, root_key
 from later.core.errors import ConfigError
+from later.regular_file import read_regular_file
 
 ROOT_KEY_VARIABLE = "LATER_ROOT_KEY"
 """The environment variable with the root key itself, which must not stand on a command line."""
@@ -29,7 +30,7 @@ def read_root_key(config: Config, environ: Mapping[str, str]) -> Config:
         if text is not None:
             raise ConfigError(f"{source} and {ROOT_KEY_VARIABLE}: expected one of them, got both")
         try:
-            text = file.read_text("ascii")
+            text = read_regular_file(file).decode("ascii")
         except UnicodeDecodeError:
             text = ""
         except OSError as error:

@@ -15,6 +15,7 @@ from later import __version__
 from later.client.key_source import KEY
 from later.core.errors import ConfigError, LaterError
 from later.core.retry_after import parse_retry_after
+from later.regular_file import read_regular_file
 
 JSON = "application/json"
 RETRYABLE_STATUSES = frozenset({429, 500, 502, 503, 504})
@@ -175,6 +176,7 @@ def _build_tls_context(ca: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if ca is not None:
         try:
+            read_regular_file(ca)  # OpenSSL would wait for a FIFO
             context.load_verify_locations(ca)
         except ssl.SSLError:
             raise ConfigError(f"--ca {ca}: expected certificates of authorities in PEM") from None

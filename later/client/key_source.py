@@ -13,6 +13,7 @@ from pathlib import Path
 
 from later.core.api_keys import check_key_text, has_key_form
 from later.core.errors import ConfigError
+from later.regular_file import read_regular_file
 
 KEY = "LATER_KEY"
 KEY_FILE = "LATER_KEY_FILE"
@@ -52,7 +53,7 @@ def _read_file(file: str, source: str) -> str:
     if has_key_form(file.strip()):
         raise ConfigError(f"{source}: expected the name of a file, got a key: put it into a file, or into {KEY}")
     try:
-        line = Path(file).read_text(encoding="utf-8").partition("\n")[0]
+        line = read_regular_file(file).decode().partition("\n")[0]
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"{source} {file}: it cannot be read: {why}") from None

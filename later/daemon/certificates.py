@@ -12,6 +12,7 @@ from later.config import Config
 from later.core.errors import ConfigError
 from later.core.receiver_tls import ReceiverTls
 from later.delivery.tls import TlsContexts, build_distrustful_context, build_tls_context
+from later.regular_file import read_regular_file
 
 log = structlog.get_logger("later.daemon")
 
@@ -120,9 +121,8 @@ def load_identity(
 
 
 def check_readable(file: Path, name: str) -> None:
-    """Raise ConfigError unless a file can be read. OpenSSL's own errors do not say which one."""
+    """Raise ConfigError unless a file can be read. OpenSSL would wait for a FIFO, and does not say which file it is."""
     try:
-        with file.open("rb"):
-            pass
+        read_regular_file(file)
     except OSError as error:
         raise ConfigError(f"{name} {file}: cannot be read: {error.strerror}") from None

@@ -9,6 +9,7 @@ from later.config import Config
 from later.core.errors import ConfigError
 from later.core.signing import MASTER_PREFIX, Master, parse_masters
 from later.embedded.key_file import signing_key_file
+from later.regular_file import read_regular_file
 
 _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 """The form of a key without its prefix: it must not be taken for a path, which is shown if there is no such file."""
@@ -29,7 +30,7 @@ def read_masters(config: Config) -> tuple[Master, ...]:
         return ()
     file = signing_key_file(config.data) if given is None else Path(given)
     try:
-        text = file.read_text(encoding="ascii")
+        text = read_regular_file(file).decode("ascii")
     except FileNotFoundError:
         if given is None and not file.is_symlink():  # `up` makes it, unless a link says where it should be
             return ()

@@ -7,11 +7,11 @@ process that opens the store, or from a file there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from later.address_types import http_url, mask_url, store_url
 from later.core.errors import ConfigError
+from later.regular_file import read_regular_file
 from later.store.settings import StoreSettings
 
 PASSWORD = "LATER_REDIS_PASSWORD"
@@ -85,7 +85,7 @@ def password_from_environ(environ: Mapping[str, str]) -> str | None:
     if file is None:
         return password
     try:  # only the first line: an editor ends a file with a newline that is not part of the password
-        line = Path(file).read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
+        line = read_regular_file(file).decode().partition("\n")[0].removesuffix("\r")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"{PASSWORD_FILE} {file}: it cannot be read: {why}") from None

@@ -1,0 +1,33 @@
+"""Reading of the small files that options name: keys, passwords and certificates."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+MAX_MIB = 4
+"""The size of the longest file that is read: the certificates of all authorities that a machine trusts take a tenth."""
+
+
+def read_regular_file(file: str | Path) -> bytes:
+    """Return the content of a file, without waiting: a FIFO may have no writer, and a device no end.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is too long; `strerror` says which.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "Not a regular file")
+        with open(descriptor, "rb", closefd=False) as opened:
+            content = opened.read(MAX_MIB * 1024 * 1024 + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > MAX_MIB * 1024 * 1024:
+        raise OSError(errno.EFBIG, f"Longer than {MAX_MIB} MiB")
+    return content
