@@ -12,6 +12,7 @@ from later.core.origin import Origin
 from later.core.reply import Reply
 from later.delivery.deadlines import Deadlines, TimedCall
 from later.delivery.http_client import LINGER_S, MAX_AGE_S, OWN_ERRNOS, BrokenReply, LocalFault
+from later.delivery.large_reads import PIECE_BYTES, LargeReads
 from later.delivery.reply_parser import ReplyParser
 
 MAX_COPIED_BYTES = 65_536
@@ -26,14 +27,15 @@ class Connection(asyncio.Protocol):
     """A connection to an origin. `on_idle` gets it after each reply that leaves it usable, `on_closed` at its end."""
 
     __slots__ = (
-        "_call_deadline", "_calls_of_step", "_deadlines", "_lingers", "_loop", "_on_closed", "_on_idle", "_parser",
-        "_reply", "_transport", "idle_since", "keep_until", "origin",
+        "_call_deadline", "_calls_of_step", "_deadlines", "_large_reads", "_lingers", "_loop", "_on_closed", "_on_idle",
+        "_parser", "_reply", "_transport", "_unread", "idle_since", "keep_until", "origin",
     )  # fmt: skip
 
     def __init__(
         self,
         origin: Origin,
         deadlines: Deadlines,
+        large_reads: LargeReads,
         on_idle: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
     ) -> None:
@@ -42,6 +44,7 @@ class Connection(asyncio.Protocol):
         self.keep_until = self._loop.time() + MAX_AGE_S
         self.idle_since = 0.0
         self._deadlines = deadlines
+        self._large_reads = large_reads
         self._on_idle = on_idle
         self._on_closed = on_closed
         self._parser = ReplyParser()
@@ -51,6 +54,8 @@ class Connection(asyncio.Protocol):
         self._calls_of_step: set[TimedCall] = set()
         self._call_deadline = 0.0
         self._lingers = False
+        self._unread = memoryview(b"")
+        """What has come and is not parsed yet: nothing more is read before it is."""
 
     @property
     def is_open(self) -> bool:
@@ -131,6 +136,12 @@ class Connection(asyncio.Protocol):
         if self._reply is None:  # nobody asked: the next call would take it for its reply
             self.abort()
             return
+        if len(data) > PIECE_BYTES:
+            self._unread = memoryview(data)
+            self._large_reads.add(self)
+            if self._unread and self._transport is not None:
+                self._transport.pause_reading()
+            return
         parser = self._parser
         try:
             parser.feed(data)
@@ -141,6 +152,20 @@ class Connection(asyncio.Protocol):
             self._finish(parser.reply)
         elif parser.decisive_reply is not None and not self._lingers:
             self._linger()
+
+    def parse_piece(self) -> bool:
+        """Parse the next piece of what has come. Return True if more is left for the call under way."""
+        piece, self._unread = bytes(self._unread[:PIECE_BYTES]), self._unread[PIECE_BYTES:]
+        if self._reply is not None:
+            self.data_received(piece)
+        if self._unread:
+            if self._reply is not None:
+                return True
+            self._unread = memoryview(b"")
+            self.abort()  # the rest would be taken for the reply of the next call
+        elif (transport := self._transport) is not None and not (transport.is_closing() or transport.is_reading()):
+            transport.resume_reading()
+        return False
 
     def eof_received(self) -> None:
         if self._reply is not None:
@@ -155,6 +180,10 @@ class Connection(asyncio.Protocol):
 
     def _end_with_connection(self, exc: Exception | None) -> None:
         """End the call because the connection has ended: some replies are complete then."""
+        while self._unread:
+            self.parse_piece()
+        if self._reply is None:
+            return
         if isinstance(exc, OSError) and exc.errno in OWN_ERRNOS:
             self.fail(LocalFault(os.strerror(exc.errno)))
             return

@@ -18,6 +18,7 @@ from later.delivery.connection import Connection, ConnectionLost
 from later.delivery.connector import Connector, OpenSocket, open_socket
 from later.delivery.deadlines import Deadlines
 from later.delivery.http_client import CLOSED, BrokenReply, LocalFault, ProxyFailed
+from later.delivery.large_reads import LargeReads
 from later.delivery.pool import ConnectionPool
 from later.delivery.proxy import NO_CONNECTION_IN_TIME, Proxy
 from later.delivery.request import CallbackRequest
@@ -56,6 +57,8 @@ class OwnClient:
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop)
         self._parts.callback(self._deadlines.close)
+        self._large_reads = LargeReads(self._loop)
+        self._parts.callback(self._large_reads.close)
         self._pool = ConnectionPool(max_idle=self._max_idle)
         self._parts.callback(self._pool.close)
         self._tls = TlsClient(self._contexts or TlsContexts(build_tls_context()))
@@ -98,7 +101,7 @@ class OwnClient:
 
     async def _connect(self, origin: Origin, deadline: float) -> Connection:
         """Return a new connection, which was opened before the deadline (a time of the event loop, in s)."""
-        build = partial(Connection, origin, self._deadlines, self._pool.put, self._on_closed)
+        build = partial(Connection, origin, self._deadlines, self._large_reads, self._pool.put, self._on_closed)
         connected = None
         try:
             async with asyncio.timeout_at(deadline) as connecting:

@@ -11,6 +11,9 @@ MAX_HEAD_BYTES = 65_536
 """The longest head of a reply, with its interim responses, trailers and the framing of its chunks."""
 LINE_BYTES = 32
 """The bytes that each of these counts besides its text, because it is read one by one (a rule of RFC 9113, 6.5.2)."""
+INTERIM_BYTES = 1024
+"""The bytes that an interim response counts besides: sixty come from no server that means well, and each
+takes longer to read than anything else of its length."""
 TRANSFER_ENCODING = b"transfer-encoding"
 READ_HEADERS = frozenset({
     b"content-encoding", b"content-length", TRANSFER_ENCODING,
@@ -114,6 +117,7 @@ class ReplyParser:
         if not 100 <= status < 600 or status == 101 or self._http.get_http_version() not in HTTP_VERSIONS:
             raise BrokenReply(UNREADABLE)
         if status < 200:
+            self._count_head(INTERIM_BYTES)
             return
         self._has_head = True
         headers = self._headers

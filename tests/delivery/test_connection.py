@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -16,6 +17,7 @@ from later.core.reply import Reply
 from later.delivery.connection import Connection
 from later.delivery.deadlines import Deadlines
 from later.delivery.http_client import LocalFault
+from later.delivery.large_reads import PIECE_BYTES, LargeReads
 from later.delivery.own_client import OwnClient
 from later.delivery.request import CallbackRequest
 from tests.builders import NO_GUARD
@@ -25,15 +27,20 @@ from tests.receivers import DONE, Receiver, answers, never_answers
 pytestmark = pytest.mark.usefixtures("own_client")
 
 BODY = b'{"code": 100}'
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @asynccontextmanager
-async def a_connection(receiver: Receiver) -> AsyncIterator[Connection]:
+async def a_connection(receiver: Receiver, large_reads: LargeReads | None = None) -> AsyncIterator[Connection]:
     """Open a connection to the receiver, which is kept nowhere."""
     loop = asyncio.get_running_loop()
+    large_reads = large_reads or LargeReads(loop)
     origin = Origin.of(receiver.url)
     transport, connection = await loop.create_connection(
-        lambda: Connection(origin, Deadlines(loop), lambda _: None, lambda _: None), origin.host, origin.port
+        lambda: Connection(origin, Deadlines(loop), large_reads, lambda _: None, lambda _: None),
+        origin.host,
+        origin.port,
     )
     try:
         yield connection
@@ -90,3 +97,101 @@ async def test_a_closed_client_opens_no_connection() -> None:
         await client.close()
         with pytest.raises(LocalFault, match="the client was closed"):
             await client.post(CallbackRequest(Origin.of(receiver.url), "/", b"", b""), 60, Ack.AUTO)
+
+
+MAX_READ = 256_000
+"""The most that uvloop reads at once."""
+
+
+class TestLargeReads:
+    @each_case(
+        ("start", "piece"),
+        [
+            (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+            (b"", b"\r\n"),
+            (OK, b"X: x\r\n"),
+            (CHUNKED, b"1\r\nx\r\n"),
+            (CHUNKED, b"0"),
+            (CHUNKED + b"0\r\n", b"X: x\r\n"),
+        ],
+    )
+    async def test_fifty_replies_without_an_end_hold_up_no_turn_of_the_event_loop_for_5_ms(
+        self, start: bytes, piece: bytes
+    ) -> None:
+        sent = (start + piece * MAX_READ)[:MAX_READ]
+        async with Receiver(never_answers).listen() as receiver:
+            for _ in range(3):  # another program may have slowed this one down
+                longest_turn_s = await measure_longest_turn_s(receiver, sent)
+                if longest_turn_s < 0.005:
+                    break
+        assert longest_turn_s < 0.005
+
+    async def test_a_large_reply_is_read_whole(self) -> None:
+        body = b'{"code": 100}'.ljust(60_000)
+        reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        async with Receiver(answers(*[reply] * 3)).listen() as receiver:
+            client = OwnClient(max_lookups=1, max_idle=1, guard=NO_GUARD)
+            await client.start()
+            request = CallbackRequest(Origin.of(receiver.url), "/", b"Content-Length: 0\r\n", b"")
+            for _ in range(3):
+                assert await client.post(request, 60, Ack.AUTO) == Reply(status=200, body=body)
+            assert receiver.connections == 1
+            await client.close()
+
+    async def test_no_more_is_read_of_a_connection_before_what_has_come_is_parsed(self) -> None:
+        async with Receiver(never_answers).listen() as receiver, a_connection(receiver) as connection:
+            call = await begin_call(connection)
+            transport = connection._transport
+            assert transport is not None
+            connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n".ljust(60_000))
+            was_reading = transport.is_reading()
+            for _ in range(60_000 // PIECE_BYTES):
+                await asyncio.sleep(0)
+            assert (was_reading, transport.is_reading()) == (False, True)
+            call.cancel()
+
+    async def test_what_follows_a_large_reply_closes_its_connection(self) -> None:
+        async with Receiver(never_answers).listen() as receiver, a_connection(receiver) as connection:
+            call = await begin_call(connection)
+            connection.data_received(DONE + b" " * 2 * PIECE_BYTES)
+            assert await call == Reply(status=200, body=BODY)
+            assert not connection.is_open
+
+    async def test_a_large_read_before_the_end_of_the_connection_is_parsed_before_it(self) -> None:
+        reply = (b"HTTP/1.1 200 OK\r\n\r\n" + BODY).ljust(60_000)
+        async with Receiver(never_answers).listen() as receiver, a_connection(receiver) as connection:
+            call = await begin_call(connection)
+            connection.data_received(reply)
+            connection.eof_received()
+            assert (await call).body == BODY.ljust(60_000 - 19)
+
+    async def test_a_call_that_ends_before_its_large_read_is_parsed_leaves_nothing_behind(self) -> None:
+        async with Receiver(never_answers).listen() as receiver, a_connection(receiver) as connection:
+            call = await begin_call(connection)
+            connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n".ljust(200_000))
+            connection.on_deadline()
+            with pytest.raises(TimeoutError):
+                await call
+            assert not connection.parse_piece()
+
+
+async def measure_longest_turn_s(receiver: Receiver, sent: bytes) -> float:
+    """Return the CPU time of the longest turn of the event loop, if `sent` comes on fifty connections at once."""
+    large_reads = LargeReads(asyncio.get_running_loop())
+    async with AsyncExitStack() as opened:
+        connections = [await opened.enter_async_context(a_connection(receiver, large_reads)) for _ in range(50)]
+        calls = [await begin_call(connection) for connection in connections]
+        began, longest_s = time.thread_time(), 0.0
+        for connection in connections:
+            connection.data_received(sent)
+        while True:
+            await asyncio.sleep(0)
+            ended = time.thread_time()
+            began, longest_s = ended, max(longest_s, ended - began)
+            unread = [connection for connection in connections if connection._unread]
+            if not unread:
+                break
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    return longest_s

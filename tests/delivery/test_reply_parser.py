@@ -91,6 +91,12 @@ def test_a_few_interim_responses_and_blank_lines_are_no_reply(piece: bytes) -> N
     assert read(piece * 3, DONE) == done()
 
 
+@each_case(("count", "is_read"), [(60, True), (65, False)])
+def test_about_sixty_interim_responses_are_read(count: int, is_read: bool) -> None:
+    reply = read(b"HTTP/1.1 102 Processing\r\n\r\n" * count, DONE)
+    assert (reply == done()) is is_read
+
+
 def test_the_headers_of_an_interim_response_are_not_those_of_the_reply() -> None:
     assert read(b"HTTP/1.1 103 Early Hints\r\nRetry-After: 5\r\nContent-Encoding: gzip\r\n\r\n" + DONE) == done()
 

@@ -140,14 +140,14 @@ class TestRecords:
 
 
 class TestEnd:
-    @each_case("says_goodbye", [True, False])
-    async def test_a_body_that_ends_with_the_connection_is_complete(self, says_goodbye: bool) -> None:
+    @each_case(("says_goodbye", "length"), [(True, 13), (False, 13), (True, 60_000), (False, 60_000)])
+    async def test_a_body_that_ends_with_the_connection_is_complete(self, says_goodbye: bool, length: int) -> None:
         """Many receivers close without a goodbye, such as those on Python's `http.server`."""
 
         async def behavior(connection: Connection) -> None:
             records = Records(connection, identity("receiver"))
             await records.read_request()
-            end = records.encrypt(b'HTTP/1.0 200 OK\r\n\r\n{"code": 101}')
+            end = records.encrypt(b"HTTP/1.0 200 OK\r\n\r\n" + b'{"code": 101}'.ljust(length))
             if says_goodbye:
                 with pytest.raises(ssl.SSLWantReadError):  # the answer to it
                     records.tls.unwrap()
