@@ -24,7 +24,7 @@ def number(request: pytest.FixtureRequest) -> Iterator[int]:
 def run_with_signal(number: int) -> int:
     """Do some work that the signal interrupts."""
     with handle_termination_signals():
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
     return 0
 
 
@@ -37,7 +37,7 @@ def test_an_error_after_the_signal_does_not_hide_it(number: int) -> None:
 
     def work() -> None:
         try:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         finally:
             raise OSError(5, "Input/output error")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from threading import Thread
@@ -26,7 +25,7 @@ def received() -> Iterator[list[int]]:
 
 def send(*numbers: int) -> None:
     for number in numbers:
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
 
 
 def test_the_first_signal_is_raised_at_the_end(received: list[int]) -> None:

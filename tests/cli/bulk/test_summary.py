@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from typing import Any
 
@@ -125,7 +124,7 @@ def test_a_summary_names_the_keys_of_the_store_that_it_wrote_to(spark: FakeSpark
 def test_an_interrupted_job_says_what_it_had_created(number: signal.Signals, spark: FakeSpark, capsys: Capture) -> None:
     def interrupt(run_id: str, rejects: object, progress: run.JobProgress) -> CreateReport:
         progress.update_counts(CreateCounts(60_000, 5, 1))
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
         raise AssertionError("the signal comes first")
 
     spark.answer = interrupt
