@@ -11,7 +11,6 @@ from typing import Any
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, BaseRunner, Request
-from fakeredis import FakeAsyncRedis
 from prometheus_client import generate_latest
 from redis.asyncio import Redis
 from yarl import URL
@@ -142,10 +141,9 @@ async def serve_api(
     guard: AddressGuard | None = None,
     cross_site_protection: CrossSiteProtection | None = None,
     connections: ServerConnections | None = None,
-    fake_store: bool = False,
 ) -> AsyncIterator[ApiFixture]:
-    """Serve the whole API, on a store in this process if `fake_store`: for tests that only need an answer of it."""
-    redis = FakeAsyncRedis(protocol=2) if fake_store else Redis.from_url(shared_server(), protocol=2, driver_info=None)
+    """Serve the whole API, on an empty store."""
+    redis = Redis.from_url(shared_server(), protocol=2, driver_info=None)
     keys, metrics = Keys("later", shards), Metrics()
     await redis.flushall()
     clock = fixed_clock()

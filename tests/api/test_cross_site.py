@@ -126,7 +126,7 @@ HOSTS = {
 async def named_api() -> AsyncIterator[ApiFixture]:
     """The API, which may be called as later.internal, by pages of https://pages.internal as well."""
     protection = CrossSiteProtection(["later.internal"], ["https://pages.internal"])
-    async with serve_api(cross_site_protection=protection, fake_store=True) as built:
+    async with serve_api(cross_site_protection=protection) as built:
         yield built
 
 

@@ -18,7 +18,7 @@ FULL = "3 tasks wait for the store already (--max-pending-writes 3)"
 @pytest.fixture
 async def api() -> AsyncIterator[ApiFixture]:
     """The API on a store that does not answer until it is resumed."""
-    async with serve_api(max_pending_writes=LIMIT, fake_store=True) as built:
+    async with serve_api(max_pending_writes=LIMIT) as built:
         built.client.resume = asyncio.Event()
         yield built
 

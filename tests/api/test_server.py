@@ -26,7 +26,7 @@ from tests.cases import each_case
 async def test_malformed_http_is_answered_with_a_problem_document(
     request_bytes: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         writer.write(request_bytes)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -65,14 +65,14 @@ async def test_malformed_http_is_told_what_is_wrong(request_bytes: bytes, reason
 
 
 async def test_well_formed_http_is_served() -> None:
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         assert (await api.post("/create", {**MINIMAL, "id": "a"})) == ok(**create_result("a"))
         assert (await api.post("/nowhere", {}))[0] == 404
 
 
 @each_case("path", ["/create", "/create?", "/creat%65", "http://elsewhere/create"])
 async def test_equivalent_paths_are_the_same_route(path: str) -> None:
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         body = json.dumps({**MINIMAL, "id": "a"}).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -85,7 +85,7 @@ async def test_equivalent_paths_are_the_same_route(path: str) -> None:
 
 
 async def test_a_client_that_expects_100_continue_gets_it() -> None:
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         body = json.dumps({**MINIMAL, "id": "a"}).encode()
         head = b"POST /create HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\n"
@@ -100,7 +100,7 @@ async def test_a_client_that_expects_100_continue_gets_it() -> None:
 
 async def send(requests: bytes) -> bytes:
     """Send requests on one connection, and return all answers; the last request must close the connection."""
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         writer.write(requests)
         answer = await reader.read()
@@ -155,7 +155,7 @@ def _headers(answer: bytes) -> dict[str, str]:
 
 
 async def test_a_body_that_is_not_as_declared_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         head = b"POST /create HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Encoding: gzip\r\n"
         writer.write(head + b"Content-Length: 4\r\n\r\nxxxx")
@@ -259,7 +259,7 @@ async def test_a_body_that_is_not_compressed_as_it_says_is_read_to_its_end(line:
 async def test_what_the_head_says_is_refused_before_the_body_is_sent(
     line: str, headers: list[str], status: bytes
 ) -> None:
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         writer.write("\r\n".join([line, "Host: localhost", "Expect: 100-continue", *headers, "", ""]).encode())
         head = await reader.readuntil(b"\r\n\r\n")
@@ -290,7 +290,7 @@ async def test_a_refusal_before_the_body_is_sent_ends_the_connection() -> None:
     ],
 )
 async def test_a_refusal_that_ends_the_connection_ends_with_it(line: str, headers: list[str], status: bytes) -> None:
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         writer.write("\r\n".join([line, "Host: localhost", *headers, "", ""]).encode())
         async with asyncio.timeout(5):

@@ -68,7 +68,7 @@ async def time_until_cut(api: ApiFixture, sent: bytes, dripped: bytes = b"") -> 
 async def test_slow_clients_are_cut() -> None:
     drip = b"X-Drip: " + b"x" * 500
     connections = ServerConnections(idle_s=0.2)
-    async with serve_api(connections=connections, fake_store=True) as api:
+    async with serve_api(connections=connections) as api:
         silent, half_a_line, dripped_head, pipelined_head, dripped_body, no_body = await asyncio.gather(
             time_until_cut(api, b""),
             time_until_cut(api, b"POST /cre"),
@@ -127,7 +127,7 @@ async def test_a_client_that_ends_its_side_without_a_whole_request_is_not_waited
 
 async def test_an_idle_connection_is_kept_longer_than_a_first_head_may_take() -> None:
     connections = ServerConnections(idle_s=60)
-    async with serve_api(connections=connections, fake_store=True) as api, connect(api) as (reader, writer):
+    async with serve_api(connections=connections) as api, connect(api) as (reader, writer):
         for _ in range(2):
             writer.write(QUERY)
             head = await reader.readuntil(b"\r\n\r\n")
@@ -137,7 +137,7 @@ async def test_an_idle_connection_is_kept_longer_than_a_first_head_may_take() ->
 
 
 async def test_a_request_that_takes_long_is_not_cut() -> None:
-    async with serve_api(connections=ServerConnections(idle_s=0.1), fake_store=True) as api:
+    async with serve_api(connections=ServerConnections(idle_s=0.1)) as api:
         api.client.resume = asyncio.Event()
         answer = asyncio.create_task(api.post("/create", {**MINIMAL, "id": "a"}))
         await asyncio.sleep(0.2)
@@ -147,7 +147,7 @@ async def test_a_request_that_takes_long_is_not_cut() -> None:
 
 async def test_a_client_that_does_not_read_its_answer_is_cut() -> None:
     connections = ServerConnections()
-    async with serve_api(connections=connections, max_body=2**21, fake_store=True) as api:
+    async with serve_api(connections=connections, max_body=2**21) as api:
         for _ in range(6):
             assert (await api.post("/create", {**MINIMAL, "content": "x" * 1_000_000, "delay": 60}))[0] == 200
         with socket.socket() as client:
@@ -160,7 +160,7 @@ async def test_a_client_that_does_not_read_its_answer_is_cut() -> None:
 
 async def test_a_client_that_leaves_the_end_of_a_short_answer_unread_is_cut() -> None:
     connections = ServerConnections(idle_s=0.1)
-    async with serve_api(connections=connections, fake_store=True) as api:
+    async with serve_api(connections=connections) as api:
         assert (await api.post("/create", {**MINIMAL, "content": "x" * 60_000, "delay": 60}))[0] == 200
         assert api.http.server.runner is not None
         [site] = api.http.server.runner.sites
@@ -178,7 +178,7 @@ async def test_a_client_that_leaves_the_end_of_a_short_answer_unread_is_cut() ->
 
 async def test_one_connection_too_many_is_closed_at_once_and_counted() -> None:
     connections = ServerConnections(most=50)
-    async with serve_api(connections=connections, fake_store=True) as api:
+    async with serve_api(connections=connections) as api:
         connections.count_refused = api.metrics.connections_refused.inc
         server_connections.FIRST_HEAD_S = 60
         with capture_logs() as events:

@@ -32,7 +32,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> ServerConnections:
 
 @pytest.fixture
 async def api(connections: ServerConnections) -> AsyncIterator[ApiFixture]:
-    async with serve_api(connections=connections, fake_store=True) as built:
+    async with serve_api(connections=connections) as built:
         yield built
 
 
@@ -86,7 +86,7 @@ async def drain(reader: asyncio.StreamReader) -> None:
 async def test_an_answer_that_is_read_slowly_is_sent_whole_before_the_connection_is_closed(
     connections: ServerConnections,
 ) -> None:
-    async with serve_api(connections=connections, fake_store=True) as api:
+    async with serve_api(connections=connections) as api:
         await api.store.tasks.create([a_task(id=f"{n}", delay=60, content="x" * 1_000_000) for n in range(6)])
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port, ssl=trusting(), limit=4096)
         writer.write(
@@ -110,7 +110,7 @@ async def test_a_client_that_says_nothing_after_its_handshake_is_cut(
 
 
 async def test_a_stop_ends_handshakes(connections: ServerConnections) -> None:
-    async with serve_api(connections=connections, fake_store=True) as api:
+    async with serve_api(connections=connections) as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         await wait_until(lambda: connections.count == 1)
     await drain(reader)
