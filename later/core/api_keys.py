@@ -14,6 +14,7 @@ from hashlib import sha256
 from zlib import crc32
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from later.core.clock import rfc3339
 
@@ -59,6 +60,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int | None
     rate: float | None
+    lifetime_ms: int | UnsetType | None = UNSET
+    """How long a key that was rotated was made for, None if it had no end; it ends with the overlap instead."""
 
     def has_ended(self, now: int) -> bool:
         return self.expires_at is not None and self.expires_at <= now
@@ -66,19 +69,21 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     def rotate(self, text: str, now: int, overlap_ms: int) -> tuple[ApiKey, ApiKey]:
         """Return the key `text` with the same permissions, and this one, which ends after the overlap if not before.
 
-        The new key lasts as long as this one was made for.
+        The new key lasts as long as this one was made for, also if this one was rotated before.
         """
-        lifetime_ms = None if self.expires_at is None else self.expires_at - self.created_at
+        lifetime_ms = self.lifetime_ms
+        if lifetime_ms is UNSET:
+            lifetime_ms = None if self.expires_at is None else self.expires_at - self.created_at
         successor = msgspec.structs.replace(
             self,
             id=id_in_key(text),
             digest=key_digest(text),
             created_at=now,
             expires_at=None if lifetime_ms is None else now + lifetime_ms,
+            lifetime_ms=UNSET,
         )
-        end = now + overlap_ms
-        old = msgspec.structs.replace(self, expires_at=end if self.expires_at is None else min(end, self.expires_at))
-        return successor, old
+        end = now + overlap_ms if self.expires_at is None else min(now + overlap_ms, self.expires_at)
+        return successor, msgspec.structs.replace(self, expires_at=end, lifetime_ms=lifetime_ms)
 
     @property
     def end_date(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from later.core.api_keys import ApiKey, Scope
 from later.core.errors import Conflict, StoreDown, StoreFault
@@ -40,6 +40,7 @@ class StoredKey(msgspec.Struct, frozen=True):
     created_at: Annotated[int, Meta(ge=0, le=LATEST_MS)]
     expires_at: Annotated[int, Meta(ge=0, le=LATEST_MS)] | None
     rate: Annotated[float, Meta(ge=MIN_RATE)] | None
+    lifetime_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)] | UnsetType | None = UNSET
 
 
 _encode = msgspec.json.Encoder().encode
@@ -155,7 +156,9 @@ class KeyBook:
 
 def _as_stored(key: ApiKey) -> StoredKey:
     scopes = [scope.value for scope in Scope if scope in key.scopes]
-    return StoredKey(key.digest, key.name, key.namespace, scopes, key.created_at, key.expires_at, key.rate)
+    return StoredKey(
+        key.digest, key.name, key.namespace, scopes, key.created_at, key.expires_at, key.rate, key.lifetime_ms
+    )
 
 
 def _parse_record(id: str, record: bytes) -> ApiKey | None:
@@ -173,4 +176,5 @@ def _parse_record(id: str, record: bytes) -> ApiKey | None:
         created_at=stored.created_at,
         expires_at=stored.expires_at,
         rate=stored.rate,
+        lifetime_ms=stored.lifetime_ms,
     )

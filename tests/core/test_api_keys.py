@@ -108,6 +108,13 @@ def test_a_key_that_is_rotated_ends_after_the_overlap_and_its_successor_lasts_as
     assert (ending.id, ending.expires_at) == (old.id, 51 * DAY_MS)
 
 
+def test_a_key_that_is_rotated_again_has_a_successor_that_lasts_as_long_as_the_first_one() -> None:
+    for expires_at, successor_end in ((1000 + 90 * DAY_MS, 140 * DAY_MS), (None, None)):
+        _, ending = a_key(created_at=1000, expires_at=expires_at).rotate(make_key_text(), 40 * DAY_MS, 30 * DAY_MS)
+        second, ending = ending.rotate(make_key_text(), now=50 * DAY_MS, overlap_ms=DAY_MS)
+        assert (second.expires_at, ending.expires_at) == (successor_end, 51 * DAY_MS)
+
+
 def test_a_rotation_never_lengthens_the_old_key() -> None:
     assert a_key(expires_at=500).rotate(make_key_text(), now=400, overlap_ms=1000)[1].expires_at == 500
     assert a_key().rotate(make_key_text(), now=400, overlap_ms=0)[1].has_ended(400)
