@@ -115,7 +115,7 @@ CHANGED = ProblemType(
 TOO_MANY_SECRETS = ProblemType(
     "too-many-secrets", 409, "Too many signing secrets",
     "Three secrets of this namespace, topic or origin sign its deliveries already, because of earlier rotations\n"
-    "whose overlap has not ended.",
+    "whose overlap has not ended; or as many were rotated by themselves as may be (`detail` says which).",
     "Rotate again when the oldest of them has ended (`GET …/signing` says when), or with an overlap of 0, which\n"
     "ends the older ones at once.",
 )  # fmt: skip

@@ -103,7 +103,7 @@ class InFlight(Conflict):
 
 
 class TooManySecrets(Conflict):
-    """Nobody's fault: as many secrets of this name sign as may at a time; the text says until when."""
+    """Nobody's fault: as many secrets sign, or were rotated by themselves, as may; the text says what can be done."""
 
 
 class NoSigningKey(Conflict):

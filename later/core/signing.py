@@ -31,6 +31,10 @@ KEY_BYTES = 32
 SALT = b"later signing v1"
 MAX_SECRETS = 3
 """Secrets of one name at a time: each costs a signature in every delivery."""
+MAX_ROTATED = 10_000
+"""Scopes that are rotated by themselves: every process reads all of them whenever one is rotated."""
+MAX_ROTATED_TOPICS = 1000
+"""Topics of one namespace among them: a tenant may rotate those of its own, and must leave room for others."""
 DEFAULT_OVERLAP_S = 86_400
 MAX_OVERLAP_S = 30 * 86_400
 
@@ -250,10 +254,12 @@ class KeyRing:
 
         Raises:
             NoSigningKey: there is no master.
-            TooManySecrets: too many older ones would sign beside it.
+            TooManySecrets: too many older ones would sign beside it, or too many scopes were rotated by themselves.
         """
         if not self.masters:
             raise NoSigningKey("this needs a signing key: --signing-key FILE, from `later secrets init`")
+        if scope is not None and scope not in self.rotated:
+            self._check_room(scope)
         before = self.generations(scope)
         end = now + overlap_ms
         older = [
@@ -268,6 +274,18 @@ class KeyRing:
                 "or with an overlap of 0, which ends the older ones at once"
             )
         return (Generation(before[0].g + 1, self.masters[0].fingerprint, now), *older)
+
+    def _check_room(self, scope: SecretScope) -> None:
+        """Raise TooManySecrets if no further scope may be rotated by itself."""
+        advice = "`later secrets rotate --all` rotates all together"
+        if len(self.rotated) >= MAX_ROTATED:
+            raise TooManySecrets(f"{MAX_ROTATED} secrets were rotated by themselves, and no more may be: {advice}")
+        topics = sum(each.level is Sign.TOPIC and each.namespace == scope.namespace for each in self.rotated)
+        if scope.level is Sign.TOPIC and topics >= MAX_ROTATED_TOPICS:
+            raise TooManySecrets(
+                f"{MAX_ROTATED_TOPICS} topics of the namespace {scope.namespace} have secrets that were rotated by "
+                f"themselves, and no more may be: {advice}"
+            )
 
 
 # Signing

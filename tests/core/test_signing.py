@@ -18,6 +18,8 @@ from later.core.errors import MissingMaster, NoSigningKey, TooManySecrets
 from later.core.origin import Origin
 from later.core.policy import Sign
 from later.core.signing import (
+    MAX_ROTATED,
+    MAX_ROTATED_TOPICS,
     Generation,
     KeyRing,
     Master,
@@ -150,6 +152,22 @@ class TestGenerations:
         ring = rotate(KeyRing([OTHER, MASTER]), None)
         assert ring.secrets(SHOP, NOW) == [derive_secret(OTHER, SHOP, 2), derive_secret(MASTER, SHOP, 1)]
         assert live_generations(rotate(ring, now=NOW + DAY_MS), NOW + DAY_MS) == [3, 2]
+
+    def test_a_tenant_leaves_room_for_rotations_of_others(self) -> None:
+        generations = rotate(KeyRing([MASTER])).generations(SHOP)
+        topics = {SecretScope(Sign.TOPIC, f"shop/{number}"): generations for number in range(MAX_ROTATED_TOPICS)}
+        ring = KeyRing([MASTER], topics)
+        with pytest.raises(TooManySecrets, match=r"1000 topics of the namespace shop .* rotates all together"):
+            rotate(ring, SecretScope(Sign.TOPIC, "shop/one more"))
+        for scope in (SecretScope(Sign.TOPIC, "shop/0"), SHOP, SecretScope(Sign.TOPIC, "other/0"), None):
+            assert rotate(ring, scope, overlap_ms=0).generations(scope)[0].g > 1
+
+    def test_the_secrets_that_are_rotated_by_themselves_are_limited(self) -> None:
+        generations = rotate(KeyRing([MASTER])).generations(SHOP)
+        ring = KeyRing([MASTER], {SecretScope(Sign.NAMESPACE, f"{n}"): generations for n in range(MAX_ROTATED)})
+        with pytest.raises(TooManySecrets, match="10000 secrets were rotated by themselves"):
+            rotate(ring)
+        assert live_generations(rotate(ring, None), NOW) == [2, 1]
 
     def test_without_a_master_nothing_is_rotated(self) -> None:
         with pytest.raises(NoSigningKey, match="--signing-key"):
