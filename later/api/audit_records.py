@@ -16,7 +16,9 @@ from later.store.audit_trail import AuditTrail
 
 
 @contextmanager
-def recorded(trail: AuditTrail, request: web.Request, action: AuditAction, **details: Any) -> Iterator[dict[str, Any]]:
+def record_action(
+    trail: AuditTrail, request: web.Request, action: AuditAction, **details: Any
+) -> Iterator[dict[str, Any]]:
     """Record an action when the block ends, whichever way. The block may add to the details that it gets.
 
     The event's namespace is the detail `namespace`, or that of the detail `topic`.

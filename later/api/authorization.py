@@ -12,8 +12,8 @@ from aiohttp import hdrs, web
 from later.core.api_keys import ApiKey, Scope, has_key_form, has_valid_check, id_in_key
 from later.core.call_rate import CallRate
 from later.core.caller import ANYBODY, NOBODY, Caller
-from later.core.errors import Denied, NotKnown, StoreDown, TooOften
-from later.core.key_set import KeySet
+from later.core.errors import Denied, NotKnown, Refused, StoreDown, TooOften
+from later.core.key_set import KeyEntry, KeySet
 from later.store.key_book import KeyBook
 from later.store.shared_read import FRESH_S
 
@@ -36,6 +36,7 @@ class NoScope(StrEnum):
 
 
 _HEADER = hdrs.AUTHORIZATION
+_NO_HEADER = [""]
 _OPEN, _METRICS = NoScope.OPEN, Scope.METRICS  # to look up a member of an enum takes half as long as the digest
 
 
@@ -86,57 +87,99 @@ class Authorization:
             return True
         return bool(self._book.latest.keys)
 
+    def find_caller(
+        self, request: web.BaseRequest, scope: Scope | NoScope, known: KeySet | None = None
+    ) -> Caller | None:
+        """Return the caller as `admit` does, by the keys that are known, or None if they must be read first.
+
+        Without `known`, these are the keys that were read last, unless that is too long ago.
+        """
+        book = self._book
+        if book is None or scope is _OPEN:
+            return ANYBODY if book is None else NOBODY
+        if known is None and self._monotonic() - book.read_at < FRESH_S:
+            known = book.latest
+        if self._is_optional and not book.latest.has_had_keys:
+            return None if known is None else ANYBODY
+        sent = request.headers.getall(_HEADER, _NO_HEADER)
+        if len(sent) > 1:
+            raise Refused("Authorization: expected it once, got it more than once", "Authorization")
+        header = sent[0]
+        text = header[7:].strip() if header[:7] == "Bearer " else _sent_key(header)
+        entry = None if self._root is None else self._root.find(text)
+        if entry is None:
+            if known is None:
+                return None
+            entry = known.find(text)
+            if entry is None:
+                raise _not_known(text)
+        caller = entry.caller
+        if entry.has_limits or scope not in caller.scopes or scope is _METRICS:
+            self._check(entry, scope, book)
+        book.used.add(entry.key.id)
+        return caller
+
     async def admit(self, request: web.BaseRequest, scope: Scope | NoScope) -> Caller:
         """Return the caller of a request to a route with this scope.
 
         Raises:
-            NotKnown: the request has no key, or one that is unknown or has ended.
+            Refused: the request has more than one header `Authorization`, which RFC 9110 (section 5.3) does not allow:
+                a proxy before us may go by another one of them.
+            NotKnown: it has no key, or one that is unknown or has ended.
             NotAllowed: the key has not this scope.
             TooOften: the key's rate is used up.
             StoreDown: the keys could not be read.
         """
-        book = self._book
-        if book is None:
-            return ANYBODY
-        if scope is _OPEN:
-            return NOBODY
-        if self._is_optional and not book.latest.has_had_keys and await self._needs_no_key(book, scope):
-            return ANYBODY
-        header = request.headers.get(_HEADER, "")
-        text = header[7:].strip() if header[:7] == "Bearer " else _sent_key(header)
-        entry = None if self._root is None else self._root.find(text)
-        if entry is None:
-            is_fresh = self._monotonic() - book.read_at < FRESH_S  # asking the book would cost a tenth of the check
-            entry = (book.latest if is_fresh else await book.current()).find(text)
-            if entry is None:
-                raise _not_known(text)
-            if entry.key.expires_at is not None and entry.key.has_ended(book.now()):
-                raise NotKnown(f"this key ended on {entry.key.end_date}", reason="ended")
-            book.used.add(entry.key.id)
-        caller = entry.caller
-        if (scope not in caller.scopes or scope is _METRICS) and isinstance(scope, Scope):
-            caller.require(scope)
-        if entry.key.rate is not None:
-            self._take(entry.key, 1)
+        caller = self.find_caller(request, scope)
+        if caller is not None:
+            return caller
+        assert self._book is not None
+        try:
+            known = await self._book.current()
+        except StoreDown:
+            if self._shows_metrics_without_store(scope):
+                return ANYBODY
+            raise
+        caller = self.find_caller(request, scope, known)
+        assert caller is not None
         return caller
 
-    async def _needs_no_key(self, book: KeyBook, scope: Scope | NoScope) -> bool:
-        """Return True if the store has never had a key. Raises StoreDown."""
-        if self._monotonic() - book.read_at < FRESH_S:
-            return True
-        try:
-            return not (await book.current()).has_had_keys
-        except StoreDown:
-            if scope is _METRICS:
-                return True  # they need no store, and show above all that it is away
-            raise
+    def _shows_metrics_without_store(self, scope: Scope | NoScope) -> bool:
+        """Return True for metrics if the store had never had a key when it was read last, so that they were open.
+
+        They need no store, and show above all that it is away.
+        """
+        book = self._book
+        return (
+            scope is _METRICS
+            and self._is_optional
+            and book is not None
+            and book.is_read
+            and not book.latest.has_had_keys
+        )
 
     async def may_read_metrics(self, request: web.BaseRequest) -> bool:
         try:
             await self.admit(request, Scope.METRICS)
-        except (Denied, StoreDown):
+        except (Refused, StoreDown):
             return False
         return True
+
+    def _check(self, entry: KeyEntry, scope: Scope | NoScope, book: KeyBook) -> None:
+        """Check what a key allows, and take one task of its rate.
+
+        Raises:
+            NotKnown: it has ended.
+            NotAllowed: it has not this scope.
+            TooOften: its rate is used up.
+        """
+        key = entry.key
+        if key.has_ended(book.now()):
+            raise NotKnown(f"this key ended on {key.end_date}", reason="ended")
+        if isinstance(scope, Scope):
+            entry.caller.require(scope)
+        if key.rate is not None:
+            self._take(key, 1)
 
     def charge_batch(self, caller: Caller, items: int) -> None:
         """Take the items of a batch from the rate of its key; the request itself was the first.

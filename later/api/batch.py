@@ -39,7 +39,7 @@ from later.api.routes import AUTHORIZATION
 from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
 from later.core.admit import admit
 from later.core.clock import rfc3339
-from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
+from later.core.errors import Conflict, Denied, LaterError, NotFound, Refused, StoreDown, StoreFault
 from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
 from later.core.task_names import id_of
@@ -115,6 +115,8 @@ class BatchHandlers:
                 return task
 
             tasks = await self._validate(items, admit_item)
+            for denial in [task for task in tasks if isinstance(task, Denied)]:
+                request.app[AUTHORIZATION].note_denial(request, denial)
             refused = sum(isinstance(task, Refused) for task in tasks)
             if dry_run:
                 results = [_preview(task) for task in tasks]

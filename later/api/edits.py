@@ -7,7 +7,7 @@ from functools import partial
 
 from aiohttp import web
 
-from later.api.audit_records import recorded
+from later.api.audit_records import record_action
 from later.api.authorization import CALLER
 from later.api.callback_check import CallbackCheck
 from later.api.json_response import json_response
@@ -55,7 +55,7 @@ class EditHandlers:
         self._update = GroupCommit(store.edits.update, queue_timeout_s=timeout_s)
         self._run_now = GroupCommit(self._with_store_time(store.edits.run_now), queue_timeout_s=timeout_s)
         self._redrive = GroupCommit(self._with_store_time(store.edits.redrive), queue_timeout_s=timeout_s)
-        self._recorded = partial(recorded, store.audit_trail)
+        self._record_action = partial(record_action, store.audit_trail)
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._wake_delay_ticker = wake_delay_ticker
@@ -93,7 +93,7 @@ class EditHandlers:
                 raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
         name = request[CALLER].task_name(body.id)
         with (
-            self._recorded(request, AuditAction.DEAD_REDRIVEN, id=id_of(name)) as details,
+            self._record_action(request, AuditAction.DEAD_REDRIVEN, id=id_of(name)) as details,
             self._pending_writes.reserve(),
         ):
             record = await self._redrive(name)
@@ -115,7 +115,9 @@ class EditHandlers:
         dead = dead._replace(before=died_before)
         if body.dry_run:
             return await self._count("redriven", [dead], reason, limit)
-        with self._recorded(request, AuditAction.DEAD_REDRIVEN, topic=topic, reason=reason, rate=body.rate) as details:
+        with self._record_action(
+            request, AuditAction.DEAD_REDRIVEN, topic=topic, reason=reason, rate=body.rate
+        ) as details:
             result = await self._store.dead_letters.redrive(
                 dead,
                 now=now,
@@ -139,7 +141,9 @@ class EditHandlers:
         if body.dry_run:
             return await self._count("purged", ranges, reason, limit)
         states = [range_.bucket.value for range_ in ranges]
-        with self._recorded(request, AuditAction.TOPIC_PURGED, topic=topic, states=states, reason=reason) as details:
+        with self._record_action(
+            request, AuditAction.TOPIC_PURGED, topic=topic, states=states, reason=reason
+        ) as details:
             if reason is None:
                 result = await self._store.dead_letters.purge(ranges, limit)
             else:  # then the dead tasks are the only range

@@ -7,7 +7,7 @@ from functools import partial
 
 from aiohttp import hdrs, web
 
-from later.api.audit_records import recorded
+from later.api.audit_records import record_action
 from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.requests import check_no_fields, parse_switch, path_parameter, read_body
@@ -109,7 +109,7 @@ async def change_settings(
 
     Raises: as `PolicyBook.replace_settings`.
     """
-    with recorded(audit_trail, request, action, **{scope.level: scope.name}) as details:
+    with record_action(audit_trail, request, action, **{scope.level: scope.name}) as details:
 
         def decide_and_note(policies: Policies) -> Settings:
             details["before"] = _settings_view(policies.settings_at(scope))

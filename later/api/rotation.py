@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from later.api.audit_records import recorded
+from later.api.audit_records import record_action
 from later.api.json_response import json_response
 from later.api.policies import parse_namespace
 from later.api.requests import EXPECTED, read_body
@@ -49,7 +49,7 @@ class RotationHandlers:
         scope = self._parse_scope(request)
         overlap_ms = _parse_overlap_ms(await read_body(request, self._max_body))
         changed = {str(scope.level): scope.name, "overlap": plain_number(overlap_ms / 1000)}
-        with recorded(self._store.audit_trail, request, AuditAction.SIGNING_ROTATED, **changed) as details:
+        with record_action(self._store.audit_trail, request, AuditAction.SIGNING_ROTATED, **changed) as details:
             ring = await self._store.signing.rotate(_secret_scope(scope), overlap_ms)
             details["generation"] = ring.generations(_secret_scope(scope))[0].g
         view = await self._view(scope, ring)

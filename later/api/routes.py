@@ -42,7 +42,8 @@ class Route(NamedTuple):
 
         async def answer(request: web.Request) -> web.StreamResponse:
             try:
-                request[CALLER] = await authorization.admit(request, scope)
+                caller = authorization.find_caller(request, scope)  # to await what does not wait would cost more
+                request[CALLER] = caller or await authorization.admit(request, scope)
                 if checks_query:
                     check_query(request, query)
                 return await handler(request)

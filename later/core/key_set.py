@@ -19,6 +19,13 @@ class KeyEntry(NamedTuple):
     key: ApiKey
     caller: Caller
     digest: bytes
+    has_limits: bool
+    """True if the key has an end or a rate."""
+
+    @classmethod
+    def of(cls, key: ApiKey) -> KeyEntry:
+        has_limits = key.expires_at is not None or key.rate is not None
+        return cls(key, Caller.of_key(key), _digest(key), has_limits)
 
 
 class KeySet:
@@ -27,7 +34,7 @@ class KeySet:
     def __init__(self, keys: Iterable[ApiKey] = (), *, has_had_keys: bool = False) -> None:
         self.keys = {key.id: key for key in keys}
         self.has_had_keys = has_had_keys
-        self._entries = {id: KeyEntry(key, Caller.of_key(key), _digest(key)) for id, key in self.keys.items()}
+        self._entries = {id: KeyEntry.of(key) for id, key in self.keys.items()}
 
     def find(self, text: str) -> KeyEntry | None:
         """Return the key that a caller has sent, if it is one of these."""

@@ -129,7 +129,7 @@ class Metrics:
             "later_connections_refused", "Connections of clients that were closed at once: too many were open."
         )
         self.api_denied = labelled_counter(
-            "later_api_denied", "Calls that were refused because of their key, by the reason.", ["reason"]
+            "later_api_denied", "Calls and items of batches refused because of their key, by the reason.", ["reason"]
         )
         self.pending_writes = gauge("later_pending_writes", "Tasks of requests that wait for the store.")
         self.tick_errors = labelled_counter("later_tick_errors", "Ticks that failed, by ticker.", ["ticker"])

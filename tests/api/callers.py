@@ -10,6 +10,7 @@ from yarl import URL
 from later.api.authorization import Authorization, NoScope
 from later.core.api_keys import ALL_SCOPES, Scope
 from later.core.caller import ANYBODY, Caller
+from later.core.key_set import KeySet
 from tests.api.api_fixture import Answer, ApiFixture, read_answer
 
 
@@ -19,7 +20,7 @@ class NamedCallers(Authorization):
     The key `operator` is bound to none.
     """
 
-    async def admit(self, request: web.BaseRequest, scope: Scope | NoScope) -> Caller:
+    def find_caller(self, request: web.BaseRequest, scope: Scope | NoScope, known: KeySet | None = None) -> Caller:
         key = request.headers.get("Authorization")
         if key is None:
             return ANYBODY

@@ -11,7 +11,7 @@ from tests.api.states import put_task
 TOPIC = "/topics/shop%2Forder"
 
 
-async def recorded(api: ApiFixture) -> list[dict[str, Any]]:
+async def recorded_events(api: ApiFixture) -> list[dict[str, Any]]:
     await api.store.audit_trail.flush()
     return [entry.fields async for entry in api.store.audit_trail.read()]
 
@@ -27,7 +27,7 @@ async def test_changes_of_policies_are_recorded_with_the_settings_before_and_aft
     await api.request("DELETE", f"{TOPIC}/policy")
     await api.request("POST", "/admin/v2/persistent/public/shop/order/delayedDelivery", {"tickTime": 7})
     rate, nothing = {"rate": 50}, dict[str, Any]()
-    assert await recorded(api) == [
+    assert await recorded_events(api) == [
         event("policy changed", topic="shop/order", before=nothing, after=rate),
         event("policy changed", before=nothing, after={"retry": 3}),
         event("policy changed", topic="shop/order", before=rate, after=nothing),
@@ -39,7 +39,7 @@ async def test_pauses_and_resumes_are_recorded(api: ApiFixture) -> None:
     await api.post("/topics/order/pause", {})
     await api.post("/topics/order/resume", {})
     paused = {"paused": True}
-    assert await recorded(api) == [
+    assert await recorded_events(api) == [
         event("topic paused", namespace="default", topic="order", before={}, after=paused),
         event("topic resumed", namespace="default", topic="order", before=paused, after={}),
     ]
@@ -53,7 +53,7 @@ async def test_purges_and_redrives_are_recorded_and_dry_runs_are_not(api: ApiFix
     await api.post("/redrive", {"topic": "shop/order", "reason": "exhausted", "limit": 1})
     await api.post(f"{TOPIC}/purge", {"dry_run": True})
     await api.post(f"{TOPIC}/purge", {"states": ["delay", "dead"]})
-    found = await recorded(api)
+    found = await recorded_events(api)
     assert found == [
         event("dead tasks redriven", id="a", topic="shop/order"),
         event("dead tasks redriven", topic="shop/order", reason="exhausted", tasks=1),
@@ -68,7 +68,7 @@ async def test_the_outcome_says_whether_anything_was_changed(api: ApiFixture) ->
     api.client.shards_down = [0]
     await api.post(f"{TOPIC}/purge", {})
     api.client.shards_down = ()
-    refused, invalid, failed = await recorded(api)
+    refused, invalid, failed = await recorded_events(api)
     assert refused == event("dead tasks redriven", "refused", namespace=None, id="unknown")
     assert (invalid["event"], invalid["outcome"], invalid["namespace"]) == ("policy changed", "refused", "shop")
     assert failed == event("topic purged", "failed", topic="shop/order", states=["error", "delay", "dead"])
@@ -79,4 +79,4 @@ async def test_a_store_that_takes_no_events_neither_fails_nor_slows_the_action(a
     async with asyncio.timeout(5):
         assert await api.post("/topics/order/pause", {}) == (200, {"topic": "order", "paused": True})
     await api.redis.delete(api.keys.audit_trail)
-    assert [fields["event"] for fields in await recorded(api)] == ["topic paused"]
+    assert [fields["event"] for fields in await recorded_events(api)] == ["topic paused"]

@@ -18,7 +18,7 @@ from later.core.errors import StoreDown
 from later.metrics.labels import DENIAL_REASONS
 from later.store.key_book import KeyBook
 from later.store.shared_read import FRESH_S
-from tests.api.api_fixture import MINIMAL, ApiFixture
+from tests.api.api_fixture import MINIMAL, ApiFixture, bad_request
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 
 OPEN, ANY_KEY = "open", "any key"
@@ -183,6 +183,17 @@ async def test_a_refused_call_whose_body_has_come_keeps_its_connection(keys: Key
     writer.close()
 
 
+async def test_refused_items_of_a_batch_are_counted_as_refused_calls_are(keys: KeyedApi) -> None:
+    shop = await keys.add_key(*Scope, namespace="shop")
+    items = [{**MINIMAL, "topic": topic} for topic in ("shop/x", "other/x", "order")] + [{}]
+    for query in ("", "?dry_run=true"):
+        with capture_logs() as events:
+            assert (await keys.call("POST", f"/create/batch{query}", shop, items))[1]["refused"] == 3
+        keys.seconds.at += 1
+        assert [(event["reason"], event["key"]) for event in events] == [("namespace", id_in_key(shop))]
+    assert denial_counts(keys.api)["namespace"] == 4
+
+
 async def test_each_item_of_a_batch_counts_against_the_rate(keys: KeyedApi) -> None:
     key = await keys.add_key(*Scope, rate=4)
     items = [MINIMAL, MINIMAL, MINIMAL]
@@ -231,13 +242,29 @@ async def test_a_root_key_closes_a_door_that_would_be_open() -> None:
         assert (await api.get("/topics"))[0] == 401
 
 
-async def test_the_metrics_of_a_daemon_that_asks_for_no_keys_stay_open_without_its_store() -> None:
-    seconds = Seconds()
-    async with keyed("", seconds, is_optional=True) as api:
-        await api.lose_store()
-        async with api.http.get("/metrics") as answer:
-            assert answer.status == 200
-        assert (await api.post("/create", MINIMAL))[0] == 503
+async def test_the_metrics_of_a_daemon_that_asks_for_no_keys_stay_open_when_its_store_goes_away() -> None:
+    """Nobody knows whether a store that was never reached has keys, so its metrics are closed as all other calls."""
+    for was_reached, status in ((True, 200), (False, 503)):
+        seconds = Seconds()
+        async with keyed("", seconds, is_optional=True) as api:
+            if was_reached:
+                assert (await api.post("/query", {"id": "a"}))[0] == 404
+            await api.lose_store()
+            seconds.at += FRESH_S
+            async with api.http.get("/metrics") as answer:
+                assert answer.status == status
+            assert (await api.post("/create", MINIMAL))[0] == 503
+
+
+async def test_a_request_with_two_keys_is_refused_even_if_both_are_the_same(keys: KeyedApi) -> None:
+    reader = await keys.add_key(Scope.READ)
+    for path in ("/query", "/topics/x/purge"):
+        for sent in ((keys.root, reader), (reader, keys.root), (keys.root, keys.root), (reader, "x")):
+            headers = [("Authorization", f"Bearer {key}") for key in sent]
+            async with keys.api.http.post(path, json={"id": "a"}, headers=headers) as answer:
+                assert (answer.status, await answer.json(content_type=None)) == bad_request(
+                    "Authorization: expected it once, got it more than once", "Authorization"
+                )
 
 
 async def test_why_it_is_not_ready_is_said_to_who_may_read_metrics(keys: KeyedApi) -> None:
