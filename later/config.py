@@ -56,6 +56,8 @@ class Config:
     idle_ms: int
     connections: int | None
     """Most connections of clients per process; None: as many as the descriptors allow."""
+    waiters: int | None
+    """Most claims that wait for tasks, per process; None: half as many as there may be connections."""
     tls_cert: Path | None
     tls_key: Path | None
     behind_proxy: bool

@@ -98,6 +98,8 @@ OPTIONS = (
     Option("connections", "connections", integer(1, 1_000_000), None, DAEMON_COMMANDS,
            "Most connections of clients, per process; one more is closed at once.",
            "10000, or what open files leave"),
+    Option("waiters", "waiters", integer(1, 1_000_000), None, API_COMMANDS,
+           "Most claims that may wait for tasks, per process; one more is answered 503.", "half of --connections"),
     Option("tls-cert", "tls_cert", path_or_none, None, DAEMON_COMMANDS,
            "Certificate chain (PEM) with which the HTTP server does TLS. SIGHUP lets it read the file again.", "none"),
     Option("tls-key", "tls_key", path_or_none, None, DAEMON_COMMANDS, "Its key (PEM).", "in the certificate's file"),

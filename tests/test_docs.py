@@ -25,14 +25,20 @@ import pytest
 from later.api.problem_types import PROBLEM_TYPES
 from later.api.problems import Problem
 from later.api.response_schemas import (
+    AckResponse,
     BatchCreateResponse,
     BatchDeleteResponse,
     BatchQueryResponse,
+    ClaimedTaskView,
+    ClaimResponse,
     CreateResponse,
     DeleteResponse,
+    ExtendResponse,
     JobResponse,
     LastErrorView,
     ListResponse,
+    NackResponse,
+    ReleaseResponse,
     TaskView,
 )
 from later.cli.groups import load_command
@@ -106,6 +112,8 @@ SCHEMAS: dict[str, list[type[msgspec.Struct]]] = {
     "`POST /delete`": [DeleteResponse],
     "`POST /list`": [ListResponse],
     "Batches": [BatchCreateResponse, BatchQueryResponse, BatchDeleteResponse],
+    "`POST /claim`": [ClaimResponse, ClaimedTaskView],
+    "`POST /ack`, `/nack`, `/release`, `/extend`": [AckResponse, NackResponse, ReleaseResponse, ExtendResponse],
     "`GET /jobs/{id}`": [JobResponse],
     "Errors": [Problem],
 }

@@ -12,7 +12,9 @@ from later.api.about import AboutHandlers, WhoAmIHandler
 from later.api.authorization import Authorization, NoScope
 from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
 from later.api.callback_check import CallbackCheck
+from later.api.claims import ClaimHandlers
 from later.api.cross_site import CrossSiteProtection
+from later.api.due_signals import DueSignals
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
 from later.api.health import HealthHandlers, HealthSource
@@ -44,14 +46,16 @@ PULSAR_TOPIC_PATH = "/admin/v2/persistent/public/{namespace:[^/]+}/{topic:[^/]+}
 class ApiSettings:
     """The settings of the API.
 
-    `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store. The counts of a bulk job are
-    kept for `remember_ms`. `lease_ms` is the length of a lease if the daemon's timeout applies to the task's topic.
+    `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store, `max_waiters` the claims that
+    wait for tasks. The counts of a bulk job are kept for `remember_ms`. `lease_ms` is the length of a lease if the
+    daemon's timeout applies to the task's topic.
     """
 
     max_body: int
     max_pending_writes: int
     remember_ms: int
     lease_ms: int
+    max_waiters: int
 
 
 def build_app(
@@ -71,14 +75,31 @@ def build_app(
     `guard` judges the callbacks that are written.
     `cross_site_protection` checks each request first if the application is served by `server.Runner`.
     """
+    pending_writes, bytes_in_answers = PendingWrites(settings.max_pending_writes), BytesInAnswers()
+    metrics.pending_writes.set_function(lambda: pending_writes.count)
+    claims = ClaimHandlers(
+        store=store,
+        metrics=metrics,
+        authorization=authorization,
+        remember_ms=settings.remember_ms,
+        pending_writes=pending_writes,
+        bytes_in_answers=bytes_in_answers,
+        max_waiters=settings.max_waiters,
+    )
+    signals = DueSignals(wake_delay_ticker, claims.queues)
     routes = [
-        *_task_routes(settings, store, metrics, CallbackCheck(guard, metrics), wake_delay_ticker),
+        *_task_routes(
+            settings, store, metrics, CallbackCheck(guard, metrics), pending_writes, bytes_in_answers, signals
+        ),
+        *_claim_routes(claims),
         *_policy_routes(store, settings.max_body),
         *_signing_routes(store, settings.max_body),
         *_health_routes(authorization, health, store.clock),
         Route("GET", "/whoami", WhoAmIHandler(settings.max_body).show, NoScope.ANY_KEY),
     ]
-    return _build_from_routes(routes, authorization, cross_site_protection, metrics)
+    app = _build_from_routes(routes, authorization, cross_site_protection, metrics)
+    app.on_shutdown.append(claims.end_waiting)
+    return app
 
 
 def build_health_app(
@@ -99,19 +120,19 @@ def _task_routes(
     store: Store,
     metrics: Metrics,
     callback_check: CallbackCheck,
-    wake_delay_ticker: Callable[[int], None],
+    pending_writes: PendingWrites,
+    bytes_in_answers: BytesInAnswers,
+    signals: DueSignals,
 ) -> list[Route]:
     """Return the routes of tasks, bulk jobs and topics."""
     max_body = settings.max_body
-    pending_writes, bytes_in_answers = PendingWrites(settings.max_pending_writes), BytesInAnswers()
-    metrics.pending_writes.set_function(lambda: pending_writes.count)
     tasks = TaskHandlers(
         store=store,
         metrics=metrics,
         callback_check=callback_check,
         max_body=max_body,
         pending_writes=pending_writes,
-        wake_delay_ticker=wake_delay_ticker,
+        signals=signals,
     )
     batches = BatchHandlers(
         store=store,
@@ -121,14 +142,14 @@ def _task_routes(
         remember_ms=settings.remember_ms,
         pending_writes=pending_writes,
         bytes_in_answers=bytes_in_answers,
-        wake_delay_ticker=wake_delay_ticker,
+        signals=signals,
     )
     edits = EditHandlers(
         store=store,
         callback_check=callback_check,
         max_body=max_body,
         pending_writes=pending_writes,
-        wake_delay_ticker=wake_delay_ticker,
+        signals=signals,
     )
     listing = ListHandlers(
         store=store, max_body=max_body, pending_writes=pending_writes, bytes_in_answers=bytes_in_answers
@@ -151,6 +172,18 @@ def _task_routes(
         Route("POST", "/explain", explain.explain, Scope.READ),
         Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit")),
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
+    ]
+
+
+def _claim_routes(claims: ClaimHandlers) -> list[Route]:
+    """Return the routes of consumers."""
+    leases = claims.leases
+    return [
+        Route("POST", "/claim", claims.claim, Scope.CLAIM, is_fast=True),
+        Route("POST", "/ack", leases.ack, Scope.CLAIM, is_fast=True),
+        Route("POST", "/nack", leases.nack, Scope.CLAIM, is_fast=True),
+        Route("POST", "/release", leases.release, Scope.CLAIM, is_fast=True),
+        Route("POST", "/extend", leases.extend, Scope.CLAIM, is_fast=True),
     ]
 
 

@@ -181,6 +181,26 @@ class Authorization:
         if key.rate is not None:
             self._take(key, 1)
 
+    async def judge_again(self, caller: Caller) -> None:
+        """Judge the key of a caller that was admitted a while ago once more.
+
+        Raises:
+            NotKnown: the key was revoked or has ended since, or calls need one now.
+            StoreDown: the keys could not be read.
+        """
+        book = self._book
+        if book is None:
+            return
+        if caller.key_id is None:
+            if self.asks_for_keys:
+                raise _not_known("")
+        elif self._root is None or caller.key_id not in self._root.keys:
+            key = (await book.current()).keys.get(caller.key_id)
+            if key is None:
+                raise NotKnown(EXPECTED_HEADER, reason="unknown")
+            if key.has_ended(book.now()):
+                raise NotKnown(f"this key ended on {key.end_date}", reason="ended")
+
     def charge_batch(self, caller: Caller, items: int) -> None:
         """Take the items of a batch from the rate of its key; the request itself was the first.
 
@@ -191,17 +211,28 @@ class Authorization:
         if key is not None and key.rate is not None and items > 1:
             self._take(key, items - 1)
 
+    def charge_claimed(self, caller: Caller, tasks: int) -> None:
+        """Take tasks that were claimed from the rate of the caller's key: its next calls wait for them.
+
+        The request itself was the first. How many there are is only known when they are claimed.
+        """
+        key = None if self._book is None or caller.key_id is None else self._book.latest.keys.get(caller.key_id)
+        if key is not None and key.rate is not None and tasks > 1:
+            self._rate_of(key).spend(tasks - 1)
+
     def _take(self, key: ApiKey, tasks: int) -> None:
+        wait_s = self._rate_of(key).take(tasks, self._monotonic())
+        if wait_s:
+            raise TooOften(f"this key may send {key.rate:g} tasks a second, and each item of a batch is one", wait_s)
+
+    def _rate_of(self, key: ApiKey) -> CallRate:
         assert key.rate is not None
-        now_s = self._monotonic()
         rate = self._rates.get(key.id)
         if rate is None or rate.rate != key.rate:
             if len(self._rates) >= MAX_RATES:
                 self._rates.clear()
-            rate = self._rates[key.id] = CallRate(key.rate, now_s)
-        wait_s = rate.take(tasks, now_s)
-        if wait_s:
-            raise TooOften(f"this key may send {key.rate:g} tasks a second, and each item of a batch is one", wait_s)
+            rate = self._rates[key.id] = CallRate(key.rate, self._monotonic())
+        return rate
 
     def note_denial(self, request: web.BaseRequest, error: Denied) -> None:
         """Count a refusal, and log it unless another one was logged a moment ago. The key itself is never logged."""

@@ -19,6 +19,7 @@ from msgspec import UNSET
 from later.api.authorization import CALLER
 from later.api.batch_body import split_items
 from later.api.callback_check import CallbackCheck
+from later.api.due_signals import DueSignals
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.problem_types import NO_SUCH_JOB
@@ -69,7 +70,7 @@ class ErrorCounts(NamedTuple):
 
 
 class BatchHandlers:
-    """Handlers of calls for many tasks. `wake_delay_ticker` is called with the due time of the earliest new task."""
+    """Handlers of calls for many tasks."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class BatchHandlers:
         remember_ms: int,
         pending_writes: PendingWrites,
         bytes_in_answers: BytesInAnswers,
-        wake_delay_ticker: Callable[[int], None],
+        signals: DueSignals,
     ) -> None:
         self._store = store
         self._metrics = metrics
@@ -90,7 +91,7 @@ class BatchHandlers:
         self._remember_ms = remember_ms
         self._pending_writes = pending_writes
         self._bytes_in_answers = bytes_in_answers
-        self._wake_delay_ticker = wake_delay_ticker
+        self._signals = signals
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create/batch`. With `dry_run`, answer what would be refused and store nothing.
@@ -233,7 +234,7 @@ class BatchHandlers:
     def _finish_create(
         self, tasks: Sequence[Task | Refused], answers: Sequence[CreateResult | LaterError]
     ) -> BatchCreateResponse:
-        """Count the items in the metrics, wake the delay ticker for the earliest new task, and return the answer."""
+        """Count the items in the metrics, signal the new tasks, and return the answer."""
         pairs = list(zip(tasks, answers, strict=True))
         errors = _count_errors(answers)
         created = [task for task, answer in pairs if isinstance(task, Task) and answer is True]
@@ -242,7 +243,7 @@ class BatchHandlers:
         self._metrics.tasks_duplicate.inc(existing)
         self._metrics.tasks_refused.inc(errors.refused)
         if created:
-            self._wake_delay_ticker(min(task.execute_at for task in created))
+            self._signals.tasks_created(created)
         return BatchCreateResponse(
             created=len(created),
             existing=existing,

@@ -10,6 +10,7 @@ from aiohttp import web
 from later.api.audit_records import record_action
 from later.api.authorization import CALLER
 from later.api.callback_check import CallbackCheck
+from later.api.due_signals import DueSignals
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.move_requests import check_limit, move_answer, parse_cursor, parse_dead_range, parse_purge_ranges
@@ -32,13 +33,12 @@ from later.core.policy import MIN_RATE
 from later.core.task_names import id_of
 from later.core.validation import parse_topic, refusal
 from later.store.group_commit import GroupCommit
-from later.store.keys import Bucket
 from later.store.open import Store
 from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
 
 
 class EditHandlers:
-    """Handlers of changes. `wake_delay_ticker` is called with the due time of a task that is in delay afterwards."""
+    """Handlers of changes."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class EditHandlers:
         callback_check: CallbackCheck,
         max_body: int,
         pending_writes: PendingWrites,
-        wake_delay_ticker: Callable[[int], None],
+        signals: DueSignals,
     ) -> None:
         self._store = store
         self._check_callback = callback_check.check
@@ -58,7 +58,7 @@ class EditHandlers:
         self._record_action = partial(record_action, store.audit_trail)
         self._max_body = max_body
         self._pending_writes = pending_writes
-        self._wake_delay_ticker = wake_delay_ticker
+        self._signals = signals
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """`POST /update`."""
@@ -72,7 +72,7 @@ class EditHandlers:
         with self._pending_writes.reserve():
             policies, now = await self._store.policies.current(), await self._store.time.now()
             record = await self._update(TaskEdit(name, changes, policies, now.high), len(changes.content or ""))
-        self._wake_if_in_delay(record)
+        self._signals.task_changed(record)
         return json_response(task_view(record))
 
     async def run_now(self, request: web.Request) -> web.StreamResponse:
@@ -80,7 +80,7 @@ class EditHandlers:
         name = parse_id(await read_body(request, self._max_body), request[CALLER])
         with self._pending_writes.reserve():
             record = await self._run_now(name)
-        self._wake_if_in_delay(record)
+        self._signals.task_changed(record)
         return json_response(task_view(record))
 
     async def redrive(self, request: web.Request) -> web.StreamResponse:
@@ -98,7 +98,7 @@ class EditHandlers:
         ):
             record = await self._redrive(name)
             details["topic"] = record.topic
-        self._wake_if_in_delay(record)
+        self._signals.task_changed(record)
         return json_response({"redriven": 1})
 
     async def _redrive_topic(self, request: web.Request, body: RedriveRequest) -> web.StreamResponse:
@@ -128,7 +128,7 @@ class EditHandlers:
             )
             details["tasks"] = result.moved
         if result.moved:
-            self._wake_delay_ticker(now)
+            self._signals.tasks_moved(topic, now, result.moved)
         return json_response(move_answer("redriven", result, died_before))
 
     async def purge(self, request: web.Request) -> web.StreamResponse:
@@ -176,7 +176,3 @@ class EditHandlers:
             return await call(ids, (await self._store.time.now()).high)
 
         return call_now
-
-    def _wake_if_in_delay(self, record: TaskRecord) -> None:
-        if record.state is Bucket.DELAY:
-            self._wake_delay_ticker(record.score)

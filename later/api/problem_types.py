@@ -17,6 +17,7 @@ from later.core.errors import (
     NotFound,
     NotKnown,
     NotReady,
+    PushedTopic,
     Refused,
     SlowBody,
     StoreDown,
@@ -24,6 +25,7 @@ from later.core.errors import (
     StoreMismatch,
     TooLarge,
     TooManySecrets,
+    TooManyWaiters,
     TooManyWaiting,
     TooOften,
     UnknownExpectation,
@@ -112,6 +114,12 @@ CHANGED = ProblemType(
     "or the server has no signing key (--signing-key).",
     "Look at the present state (`/query`, `GET …/policy`), and decide anew.",
 )  # fmt: skip
+PUSHED_TOPIC = ProblemType(
+    "pushed-topic", 409, "The topic's tasks are not claimed",
+    "The tasks of the topic are delivered to their callbacks: the field `deliver` of its policy is `push`. Only tasks\n"
+    "of topics with `pull` are claimed.",
+    "Check the topic's name. To claim its tasks, set its policy: later topics set TOPIC --deliver pull",
+)  # fmt: skip
 TOO_MANY_SECRETS = ProblemType(
     "too-many-secrets", 409, "Too many signing secrets",
     "Three secrets of this namespace, topic or origin sign its deliveries already, because of earlier rotations\n"
@@ -163,13 +171,19 @@ TOO_MANY_WAITING = ProblemType(
     "/query/batch that are being sent hold 64 MiB of tasks. Nothing was sent to the store.",
     "Send the same request again, after Retry-After, or send fewer at a time.",
 )  # fmt: skip
+TOO_MANY_WAITERS = ProblemType(
+    "too-many-waiters", 503, "Too many claims wait",
+    "As many claims wait for tasks in this process as --waiters allows. Nothing was claimed.",
+    "Send the same request again, after Retry-After, or name many topics in one claim. The operator may raise\n"
+    "--waiters and --connections.",
+)  # fmt: skip
 
 PROBLEM_TYPES = {
     type.name: type
     for type in (
         REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, SLOW_BODY, IN_FLIGHT, EXISTS,
-        CHANGED, TOO_MANY_SECRETS, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY,
-        TOO_MANY_WAITING,
+        CHANGED, PUSHED_TOPIC, TOO_MANY_SECRETS, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY, STORE_FULL, STORE_MISMATCH,
+        NOT_READY, TOO_MANY_WAITING, TOO_MANY_WAITERS,
     )
 }  # fmt: skip
 """All types, by name."""
@@ -187,10 +201,12 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (Refused, REFUSED),
     (NotFound, NO_SUCH_TASK),
     (InFlight, IN_FLIGHT),
+    (PushedTopic, PUSHED_TOPIC),
     (TooManySecrets, TOO_MANY_SECRETS),
     (Conflict, CHANGED),
     (StoreFull, STORE_FULL),
     (TooManyWaiting, TOO_MANY_WAITING),
+    (TooManyWaiters, TOO_MANY_WAITERS),
     (StoreDown, STORE_AWAY),
     (StoreMismatch, STORE_MISMATCH),
     (NotReady, NOT_READY),

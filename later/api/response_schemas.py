@@ -7,9 +7,11 @@ from msgspec import UNSET, UnsetType
 
 from later.api.problems import ErrorBody
 from later.core.clock import rfc3339
+from later.core.lease import encode_lease
 from later.core.retry import Failure
 from later.core.task import Task
 from later.store.keys import Bucket
+from later.store.pull_plan import PulledTask
 from later.store.types import CreateResult, Deletion, TaskRecord
 
 EXPIRES_BEFORE_DUE = "The task will expire before it is due and never be delivered."
@@ -128,6 +130,59 @@ class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
 
 
+class ClaimedTaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that a consumer has claimed, and its lease. `context` is None as long as no create takes one."""
+
+    id: str
+    topic: str
+    content: str
+    headers: dict[str, str]
+    attempt: int
+    due_at: str
+    created_at: str
+    last_error: LastErrorView | None
+    failures: int
+    max_retry: int
+    context: None = None
+    lease: str
+    lease_until: str
+
+
+class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/claim`. `lost` are those leases of `done` and `failed` that were not in force any more."""
+
+    tasks: list[ClaimedTaskView]
+    lost: list[str]
+
+
+class AckResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/ack`."""
+
+    acked: int
+    lost: list[str]
+
+
+class NackResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/nack`."""
+
+    nacked: int
+    lost: list[str]
+
+
+class ReleaseResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/release`."""
+
+    released: int
+    lost: list[str]
+
+
+class ExtendResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/extend`."""
+
+    extended: int
+    lost: list[str]
+
+
 def due_time(task: Task, result: CreateResult) -> str | UnsetType:
     """Return when a task is due that was created, or that exists under its id; UNSET if that is dead or has ended."""
     due_at = task.execute_at if result is True else result.due_at
@@ -160,6 +215,25 @@ def task_view(record: TaskRecord) -> TaskView:
         last_error=last_error_view(record.failure),
         headers=UNSET if task is None or not task.headers else list(task.headers),
         expires_at=UNSET if task is None or task.expires_at is None else rfc3339(task.expires_at),
+    )
+
+
+def claimed_task_view(pulled: PulledTask) -> ClaimedTaskView:
+    """Return the view of a task for the consumer that has claimed it."""
+    task, failure = pulled.task, pulled.failure
+    return ClaimedTaskView(
+        id=task.id,
+        topic=task.topic,
+        content=task.content,
+        headers=task.headers,
+        attempt=pulled.attempt,
+        due_at=rfc3339(pulled.due_at),
+        created_at=rfc3339(task.created_at),
+        last_error=last_error_view(failure),
+        failures=0 if failure is None else failure.failures,
+        max_retry=task.max_retry,
+        lease=encode_lease(pulled.lease),
+        lease_until=rfc3339(pulled.lease_end),
     )
 
 

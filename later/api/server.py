@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -104,6 +106,23 @@ class _Dispatcher:
         return answer
 
 
+@contextmanager
+def watch_connection(request: web.Request, on_disconnect: Callable[[], None]) -> Iterator[None]:
+    """Call a function if the client disconnects in this block, or has done so: it does not wait any more.
+
+    A client that has ended its side has, too. It may still read, but most that do so have closed the whole connection.
+    """
+    protocol = request.protocol
+    assert isinstance(protocol, _Protocol)
+    protocol.on_disconnect = on_disconnect
+    try:
+        if request.transport is None or protocol.is_ending:
+            on_disconnect()
+        yield
+    finally:
+        protocol.on_disconnect = None
+
+
 class _Server(web.Server):
     """A factory of protocols, one for each connection."""
 
@@ -130,12 +149,13 @@ class _Server(web.Server):
 class _Protocol(web.RequestHandler):
     """The HTTP protocol on one connection, whose first head must be there at `head_until` (of the event loop)."""
 
-    __slots__ = ("_head_until", "_unread")
+    __slots__ = ("_head_until", "_unread", "on_disconnect")
 
     def __init__(self, server: _Server, head_until: float, **options: Any) -> None:
         super().__init__(server, **options)
         self._head_until = head_until
         self._unread: asyncio.TimerHandle | None = None
+        self.on_disconnect: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -144,11 +164,18 @@ class _Protocol(web.RequestHandler):
         self._next_keepalive_close_time = self._head_until
         self._keepalive_handle = self._loop.call_at(self._head_until, self._process_keepalive)
 
+    @property
+    def is_ending(self) -> bool:
+        """True if no request follows the one that is being answered: the client has ended its side, or a stop began."""
+        return self._close
+
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio keeps a connection open for True
         """Return True if the connection stays open for answers: a client may end its side after its last request.
 
         Nobody waits for the rest of a body that was cut short. TLS always ends both sides at once.
         """
+        if self.on_disconnect is not None:
+            self.on_disconnect()
         if self.transport is None or not self.transport.can_write_eof():
             return False
         if self._messages:
@@ -189,6 +216,8 @@ class _Protocol(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+        if self.on_disconnect is not None:
+            self.on_disconnect()
 
     def _stop_waiting(self) -> None:
         if self._unread is not None:

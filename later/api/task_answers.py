@@ -68,19 +68,29 @@ class TaskAnswer:
         encoded = msgspec.Raw(_encode(task_view(record)))
         return encoded if self.reserve(encoded) else None
 
+    def count(self, size: int) -> None:
+        """Count bytes of tasks that are in the answer, whether they fit or not."""
+        self._size += size
+        self._all.count += size
+
     def reserve(self, encoded: msgspec.Raw) -> bool:
         """Count a task that is to be in the answer; return False if it does not fit."""
         size = len(memoryview(encoded))
         is_full = self._size + size > MAX_ANSWER_BYTES or self._all.count + size > MAX_BYTES_IN_ANSWERS
         if self._size and is_full:
             return False
-        self._size += size
-        self._all.count += size
+        self.count(size)
         return True
 
 
 async def send(request: web.Request, response: JsonResponse) -> JsonResponse:
     """Send an answer within its handler, and return it. A client that does not read it in time is disconnected."""
+    await is_sent(request, response)
+    return response
+
+
+async def is_sent(request: web.Request, response: JsonResponse) -> bool:
+    """Send an answer as `send` does; return False if the client has disconnected, or was."""
     try:
         async with asyncio.timeout(SEND_TIMEOUT_S):
             await response.prepare(request)
@@ -88,6 +98,7 @@ async def send(request: web.Request, response: JsonResponse) -> JsonResponse:
     except TimeoutError:
         if request.transport is not None:
             request.transport.abort()
+        return False
     except ConnectionError:
-        pass  # the client has disconnected
-    return response
+        return False
+    return True

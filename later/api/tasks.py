@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from aiohttp import web
 from msgspec import UNSET
 
 from later.api.authorization import CALLER
 from later.api.callback_check import CallbackCheck
+from later.api.due_signals import DueSignals
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
@@ -24,7 +25,7 @@ from later.store.types import CreateResult, ExistingTask
 
 
 class TaskHandlers:
-    """Handlers of calls for one task. `wake_delay_ticker` is called with the due time of a new task."""
+    """Handlers of calls for one task."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class TaskHandlers:
         callback_check: CallbackCheck,
         max_body: int,
         pending_writes: PendingWrites,
-        wake_delay_ticker: Callable[[int], None],
+        signals: DueSignals,
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
@@ -45,7 +46,7 @@ class TaskHandlers:
         self._check_callback = callback_check.check
         self._max_body = max_body
         self._pending_writes = pending_writes
-        self._wake_delay_ticker = wake_delay_ticker
+        self._signals = signals
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create`."""
@@ -70,12 +71,12 @@ class TaskHandlers:
         )
 
     async def _create_group(self, tasks: Sequence[Task]) -> list[CreateResult | LaterError]:
-        """Store tasks of several requests, count them, and wake the delay ticker for the earliest."""
+        """Store tasks of several requests, count them, and signal the new ones."""
         results = await self._store.tasks.create(tasks)
-        if due_times := [task.execute_at for task, result in zip(tasks, results, strict=True) if result is True]:
-            self._metrics.tasks_created.inc(len(due_times))
-            self._wake_delay_ticker(min(due_times))
-        if len(due_times) < len(results):
+        if created := [task for task, result in zip(tasks, results, strict=True) if result is True]:
+            self._metrics.tasks_created.inc(len(created))
+            self._signals.tasks_created(created)
+        if len(created) < len(results):
             self._metrics.tasks_duplicate.inc(sum(isinstance(result, ExistingTask) for result in results))
         return results
 

@@ -27,3 +27,7 @@ class CallRate:
             return 0
         self._left = left
         return max(1, math.ceil((tasks - left) / self.rate))
+
+    def spend(self, tasks: int) -> None:
+        """Take tasks that were handed out already, be so many left or not: the next calls wait for them."""
+        self._left -= tasks

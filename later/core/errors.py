@@ -102,6 +102,15 @@ class InFlight(Conflict):
     """Nobody's fault: the task is in flight, which does not allow it."""
 
 
+class PushedTopic(Conflict):
+    """Nobody's fault: the tasks of this topic are delivered to their callbacks, so nobody can claim them."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"the tasks of the topic {topic!r} are delivered to their callbacks: its policy's deliver is push, not pull"
+        )
+
+
 class TooManySecrets(Conflict):
     """Nobody's fault: as many secrets sign, or were rotated by themselves, as may; the text says what can be done."""
 
@@ -132,6 +141,10 @@ class StoreFull(StoreDown):
 
 class TooManyWaiting(StoreDown):
     """The environment's fault: too many requests wait already, for the store or for their answers to be sent."""
+
+
+class TooManyWaiters(StoreDown):
+    """The environment's fault: as many claims wait for tasks as may wait at a time."""
 
 
 class NotReady(LaterError):

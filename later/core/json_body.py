@@ -39,23 +39,65 @@ def body_parser(schema: type[Body], expected: Mapping[str, str] = EXPECTED) -> C
         TypeError: `expected` lacks a field. Otherwise the first wrong value of it would be answered as our own fault.
     """
     decode = msgspec.json.Decoder(schema).decode
-    types = _field_types(schema)
-    if unlisted := types.keys() - expected.keys():
-        raise TypeError(f"{schema.__name__}: it is not listed what {', '.join(sorted(unlisted))} takes")
+    check_fields = _fields_checker(schema, expected)
 
     def parse(body: bytes) -> Body:
         try:
             return decode(body)
         except (ValueError, RecursionError):
-            fields = parse_object(body)
-        for field, value in fields.items():
-            if field not in types:
-                raise unknown_field(field, types)
-            if value is not None:
-                fields[field] = _check_type(field, value, types[field], expected[field])
+            fields = check_fields(parse_object(body))
         return msgspec.convert(fields, schema)  # no field is wrong: a key came twice, and its last value is valid
 
     return parse
+
+
+def _fields_checker(
+    schema: type[msgspec.Struct], expected: Mapping[str, str]
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that checks the fields of an object of this schema, and raises Refused for the first wrong one.
+
+    An object in an array of the field `failed` is checked in the same way; `expected` has its fields as `failed.lease`.
+    """
+    types = _field_types(schema)
+    if unlisted := types.keys() - expected.keys():
+        raise TypeError(f"{schema.__name__}: it is not listed what {', '.join(sorted(unlisted))} takes")
+    checkers = {
+        name: _fields_checker(struct.cls, _expected_in(name, expected))
+        for name, members in types.items()
+        if isinstance(struct := _items_of(members).get(inspect.StructType), inspect.StructType)
+    }
+
+    def check_fields(fields: dict[str, Any]) -> dict[str, Any]:
+        for field, value in fields.items():
+            if field not in types:
+                raise unknown_field(field, types)
+            if value is None:
+                continue
+            if field in checkers:
+                fields[field] = _check_objects(field, value, checkers[field], expected[field])
+            else:
+                fields[field] = _check_type(field, value, types[field], expected[field])
+        return fields
+
+    return check_fields
+
+
+def _expected_in(field: str, expected: Mapping[str, str]) -> dict[str, str]:
+    """Return what the fields of an object in an array of this field take."""
+    start = f"{field}."
+    return {name.removeprefix(start): text for name, text in expected.items() if name.startswith(start)}
+
+
+def _check_objects(
+    field: str, value: object, check_fields: Callable[[dict[str, Any]], dict[str, Any]], expected: str
+) -> list[dict[str, Any]]:
+    """Check an array of objects. A refusal names the array, and in its text also the field of the object."""
+    if not isinstance(value, list) or not all(isinstance(element, dict) for element in value):
+        raise refusal(field, value, expected)
+    try:
+        return [check_fields(element) for element in value]
+    except Refused as error:
+        raise Refused(f"{field}: {error.detail}", field) from None
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -93,15 +135,16 @@ def unknown_field(name: str, known: Collection[str] = ()) -> Refused:
     return Refused(f"{shown}: unknown field{question}", shown)
 
 
-def _check_type(field: str, value: object, types: set[type[inspect.Type]], expected: str) -> object:
+def _check_type(field: str, value: object, types: _Types, expected: str) -> object:
     """Return the value if the field takes values like this one, an integral float as an integer. Raises Refused."""
     match value:
         case str() if inspect.StrType in types:
             utf8_size(field, value)
         case list() if inspect.ListType in types:
-            for element in value:
-                _check_type(field, element, {inspect.StrType}, expected)
-        case _ if inspect.DictType in types:
+            return [_check_type(field, element, _items_of(types), expected) for element in value]
+        case dict() if inspect.IntType in (items := _values_of(types)):
+            return {name: _check_type(field, number, items, expected) for name, number in value.items()}
+        case _ if inspect.StrType in _values_of(types):
             _check_string_map(field, value, expected)
         case float() if inspect.IntType in types:
             if not value.is_integer() or abs(value) > MAX_EXACT:
@@ -109,7 +152,7 @@ def _check_type(field: str, value: object, types: set[type[inspect.Type]], expec
             return int(value)  # as JSON Schema has it: 5.0 is an integer
         case bool():
             raise refusal(field, value, expected)
-        case int() | float() if {inspect.IntType, inspect.FloatType} & types and abs(value) <= sys.float_info.max:
+        case int() | float() if _NUMBERS & types.keys() and abs(value) <= sys.float_info.max:
             pass  # neither NaN nor infinite
         case dict() | list() if field == "content":
             raise Refused(f"{refusal(field, value, expected)}: {_TEXT_EXAMPLE}", field)
@@ -135,16 +178,33 @@ def _json_type(value: object) -> str:
     return _JSON_TYPES.get(type(value), "a number")
 
 
-def _field_types(schema: type[msgspec.Struct]) -> dict[str, set[type[inspect.Type]]]:
+_Types = Mapping[type[inspect.Type], inspect.Type]
+"""The types that a value may have, by their kinds."""
+_NUMBERS = frozenset({inspect.IntType, inspect.FloatType})
+
+
+def _field_types(schema: type[msgspec.Struct]) -> dict[str, _Types]:
     """Return the types that each field of the schema takes."""
     info = inspect.type_info(schema)
     assert isinstance(info, inspect.StructType)
-    return {
-        field.name: {type(member) for member in field.type.types}
-        if isinstance(field.type, inspect.UnionType)
-        else {type(field.type)}
-        for field in info.fields
-    }
+    return {field.name: _members(field.type) for field in info.fields}
+
+
+def _members(type_: inspect.Type) -> _Types:
+    types = type_.types if isinstance(type_, inspect.UnionType) else (type_,)
+    return {type(member): member for member in types}
+
+
+def _items_of(types: _Types) -> _Types:
+    """Return the types of an array's items; none if the types have no array."""
+    array = types.get(inspect.ListType)
+    return _members(array.item_type) if isinstance(array, inspect.ListType) else {}
+
+
+def _values_of(types: _Types) -> _Types:
+    """Return the types of an object's values; none if the types have no object with names of any kind."""
+    mapping = types.get(inspect.DictType)
+    return _members(mapping.value_type) if isinstance(mapping, inspect.DictType) else {}
 
 
 parse_draft = body_parser(Draft)

@@ -68,8 +68,8 @@ def encode_lease(lease: Lease) -> str:
     return base64.urlsafe_b64encode(head + topic + pack_id(lease.id)).rstrip(b"=").decode()
 
 
-def decode_lease(token: str) -> Lease:
-    """Return the lease that `encode_lease` made `token` from.
+def decode_lease(token: str, field: str = "leases") -> Lease:
+    """Return the lease that `encode_lease` made `token` from; `field` is where it was given.
 
     Raises:
         Refused: it is no token.
@@ -79,7 +79,7 @@ def decode_lease(token: str) -> Lease:
     except (ValueError, struct.error, binascii.Error, Refused):
         lease = None
     if lease is None or encode_lease(lease) != token:
-        raise Refused("leases: expected leases as /claim answers them, got something else", "leases")
+        raise Refused(f"{field}: expected leases as /claim answers them, got something else", field)
     return lease
 
 

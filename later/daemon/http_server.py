@@ -48,6 +48,7 @@ class HttpServer:
         self._store = store
         self._metrics = metrics
         self.authorization = build_authorization(config, store, metrics)
+        self._max_waiters = max(most_connections // 2, 1) if config.waiters is None else config.waiters
         self._certificate = read_server_certificate(config.tls_cert, config.tls_key)
         connections = ServerConnections(
             most=most_connections,
@@ -82,6 +83,7 @@ class HttpServer:
                 max_pending_writes=config.max_pending_writes,
                 remember_ms=config.remember_ms,
                 lease_ms=config.lease_ms,
+                max_waiters=self._max_waiters,
             ),
             store=self._store,
             metrics=self._metrics,

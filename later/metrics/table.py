@@ -13,6 +13,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from later.metrics.consumers import ConsumerMetrics
 from later.metrics.http_requests import RequestMetrics
 from later.metrics.instruments import DurationHistogram, PlainCounter
 from later.metrics.labels import (
@@ -33,7 +34,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client'
 
 TOPIC_COUNTERS = frozenset({
     "later_topic_deliveries", "later_claims_throttled", "later_tasks_put_back", "later_topic_dead",
-    "later_delivery_failures",
+    "later_delivery_failures", "later_claimed",
 })  # fmt: skip
 """Counters with the label `topic`, by the names of their families."""
 
@@ -52,10 +53,9 @@ class Metrics:
     def __init__(self) -> None:
         self._own = own = CollectorRegistry()
         self._by_topic = CollectorRegistry()
-        self.store = StoreGauges()
+        self.store, self.topics = StoreGauges(), TopicLabels()
         self.registry = CollectorRegistry()
         self.registry.register(CollectorChain([self.store.registry, self._by_topic, own]))
-        self.topics = TopicLabels()
         counter = partial(PlainCounter, registry=own)
         labelled_counter = partial(Counter, registry=own)
         gauge = partial(Gauge, registry=own)
@@ -154,6 +154,7 @@ class Metrics:
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
         self.process_kills = counter("later_process_kills", "Processes that were killed because they did not answer.")
         # fmt: on
+        self.consumers = ConsumerMetrics(own, self._by_topic, self.topics)
         self.requests = RequestMetrics(own)
         ProcessCollector(registry=own)
         self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD}
@@ -163,6 +164,7 @@ class Metrics:
             self.tasks_put_back,
             self.topic_dead,
             self.delivery_failures,
+            self.consumers.claimed,
         )
         for labelled, values in (
             (self.api_denied, DENIAL_REASONS),

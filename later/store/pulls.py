@@ -73,6 +73,16 @@ class Pulls:
                 break
         return [share.result() for share in shares]
 
+    async def due_topics(self, topics: Sequence[str], now: int) -> list[str]:
+        """Return those of the topics that have a task that is due at `now` (ms). Raises StoreDown."""
+        targets = [(topic, shard) for topic in topics for shard in self._keys.shards]
+        commands: list[Command] = [
+            ("ZRANGE", shard.bucket(Bucket.DELAY, topic.encode()), 0, 0, "WITHSCORES") for topic, shard in targets
+        ]
+        answers = await self._client.execute_all("due_topics", commands)
+        due = (topic for (topic, _), first in zip(targets, answers, strict=True) if first and float(first[1]) <= now)
+        return list(dict.fromkeys(due))
+
     async def ack(self, leases: Sequence[Lease], remember_until: int | None) -> list[bool | LaterError]:
         """Remove tasks that are done; False if the lease was lost.
 

@@ -137,6 +137,7 @@ async def serve_api(
     policy: Policy | None = None,
     max_body: int = 1024 * 1024,
     max_pending_writes: int = 10_000,
+    max_waiters: int = 1000,
     authorization: Authorization | Callable[[Store, Metrics], Authorization] | None = None,
     guard: AddressGuard | None = None,
     cross_site_protection: CrossSiteProtection | None = None,
@@ -164,7 +165,13 @@ async def serve_api(
         return metrics.exposition(accept)
 
     app = build_app(
-        ApiSettings(max_body=max_body, max_pending_writes=max_pending_writes, remember_ms=7 * DAY_MS, lease_ms=30_000),
+        ApiSettings(
+            max_body=max_body,
+            max_pending_writes=max_pending_writes,
+            remember_ms=7 * DAY_MS,
+            lease_ms=30_000,
+            max_waiters=max_waiters,
+        ),
         store=store,
         metrics=metrics,
         guard=guard or NO_GUARD,

@@ -105,7 +105,7 @@ async def read_after_the_end(api: ApiFixture, *parts: bytes) -> bytes:
 
 
 async def test_a_client_that_ends_its_side_gets_its_answers_and_then_the_end() -> None:
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         assert (await read_after_the_end(api, LIVEZ)).endswith(b'{"status":"alive"}')
         assert (await read_after_the_end(api, QUERY)).startswith(b"HTTP/1.1 404 ")
         answers = await read_after_the_end(api, LIVEZ, LIVEZ * 3 + HEAD)
@@ -118,7 +118,7 @@ async def test_a_client_that_ends_its_side_gets_its_answers_and_then_the_end() -
 
 
 async def test_a_client_that_ends_its_side_without_a_whole_request_is_not_waited_for() -> None:
-    async with serve_api(fake_store=True) as api:
+    async with serve_api() as api:
         for sent in ((), (HEAD,), (QUERY[:-3],), (HEAD + b"Content-Length: 9\r\n\r\n", b"{")):
             assert await read_after_the_end(api, *sent) == b""
         no_body = LIVEZ[:-2] + b"Content-Length: 9\r\n\r\n"

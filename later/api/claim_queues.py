@@ -1,0 +1,284 @@
+"""Claims that wait for tasks: the queues of the topics that they name, and what wakes them.
+
+A claim first looks for due tasks. Where there are none, it waits in the queues of its topics, in order of arrival. It
+looks again when a topic is rung, which is when a task was made due there, and when the next task that an earlier look
+has seen is due. A look at all topics each second finds what no ring has told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+from later.api.claim_requests import WantedTasks
+from later.core.errors import LaterError, TooManyWaiters
+from later.store.pull_plan import PulledTask, PullResult
+
+LOOK_EVERY_S = 1.0
+MAX_WOKEN = 32
+"""Claims that look again at a time where nobody knows how many tasks are due. The tasks are dealt evenly to them."""
+MIN_PAUSE_S = 0.05
+"""The shortest pause after a look that got none of the tasks that are due: others are claiming them."""
+
+Pull = Callable[[WantedTasks], asyncio.Future[PullResult]]
+Watch = Callable[[Callable[[], None]], AbstractContextManager[object]]
+"""A block in which a function is called when nobody waits for an answer any more."""
+
+
+class Waiter:
+    """A claim that waits: the tasks that it asks for, and the future of those that it gets."""
+
+    def __init__(self, wanted: WantedTasks) -> None:
+        self.wanted = wanted
+        self.answer: asyncio.Future[Sequence[PulledTask]] = asyncio.get_running_loop().create_future()
+        self.is_looking = False
+        self.is_rung = False
+        """True if it was rung while it looked: it has to look again."""
+
+    def end(self, tasks: Sequence[PulledTask] = ()) -> None:
+        if not self.answer.done():
+            self.answer.set_result(tasks)
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class TopicQueue:
+    """The claims that wait for tasks of one topic, in order of arrival."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.waiters: dict[Waiter, None] = {}
+        self.users = 0
+        self.rings = 0
+        """How often it was rung: a claim that looked before a ring must look again before it waits."""
+        self.timer: asyncio.TimerHandle | None = None
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class ClaimQueues:
+    """The queues of all topics that are being claimed in this process.
+
+    `pull` claims due tasks, and `give_back` takes those that nobody takes. `reserve` returns the block in which a
+    request waits for the store. `find_due` returns those topics, of some, that have due tasks, or that are not pulled
+    any more. `now` returns the store's time (ms, the low end). At most `most` claims wait at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        pull: Pull,
+        reserve: Callable[[], AbstractContextManager[None]],
+        give_back: Callable[[Sequence[PulledTask]], None],
+        find_due: Callable[[Collection[str]], Awaitable[Collection[str]]],
+        now: Callable[[], int],
+        most: int,
+    ) -> None:
+        self._pull = pull
+        self._reserve = reserve
+        self._give_back = give_back
+        self._find_due = find_due
+        self._now = now
+        self._most = most
+        self._queues: dict[str, TopicQueue] = {}
+        self._waiters: set[Waiter] = set()
+        self._look: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def waiters(self) -> int:
+        """How many claims wait."""
+        return len(self._waiters)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no topic is being claimed, so that nobody needs to be told of new tasks."""
+        return not self._queues
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._queues
+
+    def ring(self, topic: str, due_at: int | None = None, tasks: int = MAX_WOKEN) -> None:
+        """Let claims look for so many tasks of a topic, which are due at `due_at` (ms), or now."""
+        queue = self._queues.get(topic)
+        if queue is None:
+            return
+        queue.rings += 1
+        if due_at is not None and due_at > self._now():
+            self._set_timer(queue, (due_at - self._now()) / 1000)
+        else:
+            self._wake(queue, tasks)
+
+    def close(self) -> None:
+        """Answer all claims that wait, with nothing; from now on none waits."""
+        self._is_closed = True
+        for waiter in self._waiters:
+            waiter.end()
+
+    async def claim(self, wanted: WantedTasks, watch: Watch = nullcontext) -> Sequence[PulledTask]:
+        """Claim due tasks, or the first that are due within the time that the claim waits.
+
+        It waits in a block of `watch`, which gets a function that ends the wait with nothing.
+
+        Raises:
+            TooManyWaiters: nothing is due, and too many claims wait already.
+            PushedTopic: the tasks of a topic are not claimed.
+            StoreDown: whether anything was claimed is not known.
+        """
+        if not wanted.wait_s or self._is_closed:
+            with self._reserve():
+                return (await self._pull(wanted)).tasks
+        with self._use(wanted.topics) as queues:
+            rings = sum(queue.rings for queue in queues)
+            with self._reserve():
+                result = await self._pull(wanted)
+            if result.tasks or self._is_closed:
+                return result.tasks
+            if self.waiters >= self._most:
+                raise TooManyWaiters(f"{self.waiters} claims wait already (--waiters {self._most})")
+            waiter = Waiter(wanted)
+            for queue in queues:
+                queue.waiters[waiter] = None
+            self._note_next_due(wanted, result)
+            if sum(queue.rings for queue in queues) != rings:
+                self._look_again(waiter)
+            try:
+                with watch(waiter.end):
+                    return await self._wait(waiter)
+            finally:
+                for queue in queues:
+                    queue.waiters.pop(waiter, None)
+
+    @contextmanager
+    def _use(self, topics: Collection[str]) -> Iterator[list[TopicQueue]]:
+        """Keep the queues of these topics until the block ends, so that their rings are noticed."""
+        queues = []
+        for topic in topics:
+            queue = self._queues.get(topic)
+            if queue is None:
+                queue = self._queues[topic] = TopicQueue(topic)
+            queue.users += 1
+            queues.append(queue)
+        try:
+            yield queues
+        finally:
+            for queue in queues:
+                queue.users -= 1
+                if not queue.users:
+                    queue.stop_timer()
+                    del self._queues[queue.topic]
+
+    async def _wait(self, waiter: Waiter) -> Sequence[PulledTask]:
+        self._waiters.add(waiter)
+        timer = asyncio.get_running_loop().call_later(waiter.wanted.wait_s, waiter.end)
+        if self._look is None:
+            self._look = asyncio.get_running_loop().create_task(self._look_each_second())
+        try:
+            return await waiter.answer
+        except asyncio.CancelledError:
+            if waiter.answer.done() and not waiter.answer.cancelled() and waiter.answer.exception() is None:
+                self._give_back(waiter.answer.result())
+            raise
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
+
+    def _wake(self, queue: TopicQueue, tasks: int) -> None:
+        """Let the first claims of a queue look again, one for each task."""
+        looking = []
+        for waiter in queue.waiters:
+            if waiter.is_looking:
+                looking.append(waiter)
+            elif not waiter.answer.done():
+                tasks -= 1
+                self._look_again(waiter)
+                if not tasks:
+                    return
+        for waiter in looking[:tasks]:
+            waiter.is_rung = True
+
+    def _look_again(self, waiter: Waiter) -> None:
+        if waiter.is_looking:
+            waiter.is_rung = True
+            return
+        waiter.is_rung = False
+        try:
+            pulled = self._pull(waiter.wanted)
+        except LaterError as error:
+            waiter.fail(error)
+            return
+        waiter.is_looking = True
+        pulled.add_done_callback(partial(self._on_pulled, waiter))
+
+    def _on_pulled(self, waiter: Waiter, pulled: asyncio.Future[PullResult]) -> None:
+        """Answer a claim with what its look has found; what comes after its end is given back."""
+        waiter.is_looking = False
+        if pulled.cancelled():
+            return
+        error = pulled.exception()
+        if isinstance(error, Exception):
+            waiter.fail(error)
+            return
+        result = pulled.result()
+        if result.tasks and waiter.answer.done():
+            self._give_back(result.tasks)
+        elif result.tasks:
+            waiter.end(result.tasks)
+            for topic in waiter.wanted.topics:
+                if (queue := self._queues.get(topic)) is not None:
+                    queue.waiters.pop(waiter, None)
+        elif waiter.is_rung and not waiter.answer.done():
+            self._look_again(waiter)
+        self._note_next_due(waiter.wanted, result)
+
+    def _note_next_due(self, wanted: WantedTasks, result: PullResult) -> None:
+        """Let claims of these topics look again when the next task is due that a look has seen."""
+        if result.next_due_at is None:
+            return
+        pause_s = (result.next_due_at - self._now()) / 1000
+        for topic in wanted.topics:
+            queue = self._queues.get(topic)
+            if queue is not None and queue.waiters:
+                if result.tasks and pause_s <= 0:
+                    self._wake(queue, MAX_WOKEN)
+                else:
+                    self._set_timer(queue, pause_s if pause_s > 0 else MIN_PAUSE_S)
+
+    def _set_timer(self, queue: TopicQueue, pause_s: float) -> None:
+        """Wake a queue after a pause, unless its timer ends before that."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(pause_s, 0.001)
+        if queue.timer is None or queue.timer.when() > at:
+            queue.stop_timer()
+            queue.timer = loop.call_at(at, self._on_timer, queue)
+
+    def _on_timer(self, queue: TopicQueue) -> None:
+        queue.timer = None
+        queue.rings += 1
+        self._wake(queue, MAX_WOKEN)
+
+    async def _look_each_second(self) -> None:
+        """Look at all topics for which claims wait, as long as there are any."""
+        try:
+            while self._waiters:
+                await asyncio.sleep(LOOK_EVERY_S)
+                await self.look()
+        finally:
+            self._look = None
+
+    async def look(self) -> None:
+        """Wake the queues of those topics that have due tasks."""
+        topics = [queue.topic for queue in self._queues.values() if queue.waiters]
+        try:
+            due = await self._find_due(topics)
+        except LaterError:
+            return  # the store is away: the next look comes in a second
+        for topic in due:
+            self.ring(topic)

@@ -1,0 +1,155 @@
+"""`POST /claim`: tasks of pulled topics for a consumer, which may wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from functools import partial
+from random import random
+from time import perf_counter
+
+from aiohttp import web
+
+from later.api.authorization import CALLER, Authorization
+from later.api.batch import MAX_BATCH_BYTES
+from later.api.claim_queues import ClaimQueues
+from later.api.claim_requests import (
+    MAX_CLAIMED,
+    ClaimBody,
+    WantedTasks,
+    check_tokens,
+    parse_claim_body,
+    parse_failed,
+    parse_wanted,
+)
+from later.api.json_response import json_response
+from later.api.leases import LeaseHandlers, lost_tokens, own_leases, report_death
+from later.api.load_shedding import PendingWrites
+from later.api.requests import read_body
+from later.api.response_schemas import ClaimResponse, claimed_task_view
+from later.api.server import watch_connection
+from later.api.task_answers import BytesInAnswers, is_sent
+from later.core.errors import LaterError, PushedTopic
+from later.core.policy import Deliver
+from later.metrics import Metrics
+from later.store.group_commit import GroupCommit
+from later.store.open import Store
+from later.store.pull_plan import PulledTask, PullRequest, PullResult, PullTopic
+
+NOTHING_PULLED = PullResult([], None, [])
+
+
+class ClaimHandlers:
+    """The handler of `/claim`, those of `leases`, and the queues of claims that wait, at most `max_waiters`."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        metrics: Metrics,
+        authorization: Authorization,
+        remember_ms: int,
+        pending_writes: PendingWrites,
+        bytes_in_answers: BytesInAnswers,
+        max_waiters: int,
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._authorization = authorization
+        self._bytes_in_answers = bytes_in_answers
+        self._pull_requests = GroupCommit(self._pull_group, queue_timeout_s=store.client.timeout_s)
+        self.queues = ClaimQueues(
+            pull=self._pull,
+            reserve=pending_writes.reserve,
+            give_back=self._give_back,
+            find_due=self._find_due,
+            now=lambda: store.clock.now().low,
+            most=max_waiters,
+        )
+        metrics.consumers.waiters.set_function(lambda: self.queues.waiters)
+        self.leases = LeaseHandlers(
+            store=store,
+            metrics=metrics,
+            authorization=authorization,
+            remember_ms=remember_ms,
+            pending_writes=pending_writes,
+            ring=partial(self.queues.ring, tasks=1),
+            random=random,
+        )
+
+    async def claim(self, request: web.Request) -> web.StreamResponse:
+        """`POST /claim`."""
+        body = parse_claim_body(await read_body(request, MAX_BATCH_BYTES))
+        wanted = parse_wanted(body, request[CALLER])
+        with self._bytes_in_answers.open_answer() as answer:
+            lost = await self._finish_tasks(request, body)
+            await self._store.policies.current()
+            started = perf_counter()
+            tasks = await self.queues.claim(wanted, partial(watch_connection, request))
+            if not tasks:
+                return json_response(ClaimResponse(tasks=[], lost=lost))
+            answer.count(sum(len(pulled.task.content) for pulled in tasks))
+            sent = False
+            try:
+                if wanted.wait_s:
+                    self._metrics.consumers.wait_duration.observe(perf_counter() - started)
+                    await self._authorization.judge_again(request[CALLER])
+                response = json_response(ClaimResponse(tasks=[*map(claimed_task_view, tasks)], lost=lost))
+                sent = await is_sent(request, response)
+            finally:
+                if not sent:
+                    self._give_back(tasks)
+        for pulled in tasks:
+            self._metrics.consumers.claimed.inc(pulled.task.topic)
+        self._authorization.charge_claimed(request[CALLER], len(tasks))
+        return response
+
+    async def end_waiting(self, app: web.Application) -> None:
+        """Answer all claims that wait, because the server stops."""
+        self.queues.close()
+
+    async def _finish_tasks(self, request: web.Request, body: ClaimBody) -> list[str]:
+        """Ack and nack the tasks that a claim brings back; return the leases that are lost."""
+        if not body.done and not body.failed:
+            return []
+        done, nacks = check_tokens(body.done or [], "done", MAX_CLAIMED), parse_failed(body.failed or [])
+        acked, nacked = own_leases(request, done, "done"), own_leases(request, [*nacks], "failed")
+        self._authorization.charge_batch(request[CALLER], len(done) + len(nacks) + 1)
+        lost = lost_tokens(done, acked, await self.leases.ack_leases(acked))
+        return lost + lost_tokens([*nacks], nacked, await self.leases.nack_leases(nacked, nacks))
+
+    def _pull(self, wanted: WantedTasks) -> asyncio.Future[PullResult]:
+        """Return the future tasks of a claim, by the policies of this moment. Raises PushedTopic."""
+        policies = self._store.policies.latest
+        topics = []
+        for topic, limit in wanted.topics.items():
+            policy = policies.for_topic(topic)
+            if policy.deliver is not Deliver.PULL:
+                raise PushedTopic(topic)
+            if not policy.paused:
+                lease_ms = wanted.lease_ms or policy.claim_lease_ms
+                topics.append(PullTopic(topic, limit, lease_ms, policy.max_claims))
+        if topics:
+            return self._pull_requests(PullRequest(topics, wanted.limit))
+        nothing: asyncio.Future[PullResult] = asyncio.get_running_loop().create_future()
+        nothing.set_result(NOTHING_PULLED)
+        return nothing
+
+    async def _pull_group(self, requests: Sequence[PullRequest]) -> list[PullResult | LaterError]:
+        """Claim tasks for several requests, and report those that died instead."""
+        results = await self._store.pulls.claim(requests, await self._store.time.now())
+        for result in results:
+            if isinstance(result, PullResult):
+                for claim, verdict, _ in result.deaths:
+                    report_death(self._metrics, claim.id, claim.topic, verdict)
+        return results
+
+    def _give_back(self, tasks: Sequence[PulledTask]) -> None:
+        self.leases.give_back([pulled.lease for pulled in tasks])
+
+    async def _find_due(self, topics: Collection[str]) -> list[str]:
+        """Return those topics that have due tasks and are not paused, or whose tasks are not pulled any more."""
+        policies, now = await self._store.policies.current(), await self._store.time.now()
+        pushed = [topic for topic in topics if policies.for_topic(topic).deliver is not Deliver.PULL]
+        pulled = [topic for topic in topics if topic not in pushed and not policies.for_topic(topic).paused]
+        return pushed + await self._store.pulls.due_topics(pulled, now.low)

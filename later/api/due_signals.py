@@ -1,0 +1,35 @@
+"""Signals that tasks are, or will be, due: to the delay ticker of this process, and to its claims that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from later.api.claim_queues import ClaimQueues
+from later.core.task import Task
+from later.store.keys import Bucket
+from later.store.types import TaskRecord
+
+
+class DueSignals:
+    """Signals of the handlers that put tasks into delay. `wake_delay_ticker` takes the earliest due time (ms)."""
+
+    def __init__(self, wake_delay_ticker: Callable[[int], None], queues: ClaimQueues) -> None:
+        self._wake_delay_ticker = wake_delay_ticker
+        self._queues = queues
+
+    def tasks_created(self, tasks: Sequence[Task]) -> None:
+        """Signal new tasks, of which there is one at least."""
+        self._wake_delay_ticker(min(task.execute_at for task in tasks))
+        if not self._queues.is_empty:
+            for task in tasks:
+                self._queues.ring(task.topic, task.execute_at, 1)
+
+    def task_changed(self, record: TaskRecord) -> None:
+        """Signal a task that was changed or brought back, if it is in delay now."""
+        if record.state is Bucket.DELAY:
+            self.tasks_moved(record.topic, record.score, 1)
+
+    def tasks_moved(self, topic: str, due_at: int, count: int) -> None:
+        """Signal tasks of one topic that were moved to delay, where they are due at the same time (ms)."""
+        self._wake_delay_ticker(due_at)
+        self._queues.ring(topic, due_at, count)

@@ -1,0 +1,230 @@
+"""The calls by which consumers say what has become of the tasks that they claimed: ack, nack, release and extend."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+import structlog
+from aiohttp import web
+
+from later.api.authorization import CALLER, Authorization
+from later.api.batch import MAX_BATCH_BYTES
+from later.api.claim_requests import (
+    check_tokens,
+    parse_extend_body,
+    parse_lease_ms,
+    parse_leases_body,
+    parse_nack,
+    parse_nack_body,
+)
+from later.api.json_response import json_response
+from later.api.load_shedding import PendingWrites
+from later.api.requests import read_body
+from later.api.response_schemas import AckResponse, ExtendResponse, NackResponse, ReleaseResponse
+from later.core.errors import LaterError
+from later.core.lease import Lease, decode_lease
+from later.core.policy_scopes import namespace_from_topic
+from later.core.retry import Nack, SettleTarget, Verdict
+from later.metrics import Metrics
+from later.store.group_commit import GroupCommit
+from later.store.open import Store
+from later.store.pulls import LeaseNack
+
+LEASE_BYTES = 800
+"""The size of a lease in a group commit: 10,000 of them are a group of their own."""
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Leases = Mapping[str, Lease]
+"""Leases of the caller's namespace, by their tokens."""
+
+log = structlog.get_logger("later.claims")
+
+
+class LeaseHandlers:
+    """Handlers of calls that name leases. `ring` is called with the topic and due time (ms) of a task given back.
+
+    The ids of tasks that are done are remembered for `remember_ms`. `random` in [0, 1) is for the jitter of pauses.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        metrics: Metrics,
+        authorization: Authorization,
+        remember_ms: int,
+        pending_writes: PendingWrites,
+        ring: Callable[[str, int], None],
+        random: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._authorization = authorization
+        self._remember_ms = remember_ms
+        self._pending_writes = pending_writes
+        self._ring = ring
+        self._random = random
+        timeout_s = store.client.timeout_s
+        self._ack = GroupCommit(_flattened(self._ack_group), queue_timeout_s=timeout_s)
+        self._nack = GroupCommit(_flattened(self._nack_group), queue_timeout_s=timeout_s)
+        self._release = GroupCommit(_flattened(self._release_group), queue_timeout_s=timeout_s)
+
+    async def ack(self, request: web.Request) -> web.StreamResponse:
+        """`POST /ack`."""
+        tokens = check_tokens(parse_leases_body(await read_body(request, MAX_BATCH_BYTES)).leases)
+        leases = own_leases(request, tokens)
+        self._charge(request, len(tokens))
+        lost = lost_tokens(tokens, leases, await self.ack_leases(leases))
+        return json_response(AckResponse(acked=len(tokens) - len(lost), lost=lost))
+
+    async def nack(self, request: web.Request) -> web.StreamResponse:
+        """`POST /nack`."""
+        body = parse_nack_body(await read_body(request, MAX_BATCH_BYTES))
+        tokens, nack = check_tokens(body.leases), parse_nack(body)
+        leases = own_leases(request, tokens)
+        self._charge(request, len(tokens))
+        lost = lost_tokens(tokens, leases, await self.nack_leases(leases, dict.fromkeys(tokens, nack)))
+        return json_response(NackResponse(nacked=len(tokens) - len(lost), lost=lost))
+
+    async def release(self, request: web.Request) -> web.StreamResponse:
+        """`POST /release`."""
+        tokens = check_tokens(parse_leases_body(await read_body(request, MAX_BATCH_BYTES)).leases)
+        leases = own_leases(request, tokens)
+        self._charge(request, len(tokens))
+        with self._pending_writes.reserve(len(leases)):
+            answers = await self._release([*leases.values()], LEASE_BYTES * len(leases))
+        lost = lost_tokens(tokens, leases, answers)
+        return json_response(ReleaseResponse(released=len(tokens) - len(lost), lost=lost))
+
+    async def extend(self, request: web.Request) -> web.StreamResponse:
+        """`POST /extend`."""
+        body = parse_extend_body(await read_body(request, MAX_BATCH_BYTES))
+        tokens = check_tokens(body.leases)
+        lease_ms = None if body.lease is None else parse_lease_ms(body.lease)
+        leases = own_leases(request, tokens)
+        self._charge(request, len(tokens))
+        with self._pending_writes.reserve(len(leases)):
+            lost = await self._extend(tokens, leases, lease_ms)
+        self._metrics.consumers.extended.inc(len(tokens) - len(lost))
+        return json_response(ExtendResponse(extended=len(tokens) - len(lost), lost=lost))
+
+    # Of a claim that brings the tasks that are done or failed
+
+    async def ack_leases(self, leases: Leases) -> Sequence[bool | LaterError]:
+        """Remove the tasks of these leases. Raises TooManyWaiting or StoreDown."""
+        if not leases:
+            return []
+        with self._pending_writes.reserve(len(leases)):
+            return await self._ack([*leases.values()], LEASE_BYTES * len(leases))
+
+    async def nack_leases(self, leases: Leases, nacks: Mapping[str, Nack]) -> Sequence[bool | LaterError]:
+        """Let the tasks of these leases wait for their next attempt, or die. Raises TooManyWaiting or StoreDown."""
+        if not leases:
+            return []
+        items = [LeaseNack(lease, nacks[token]) for token, lease in leases.items()]
+        with self._pending_writes.reserve(len(leases)):
+            return await self._nack(items, LEASE_BYTES * len(leases))
+
+    def give_back(self, leases: Sequence[Lease]) -> None:
+        """Give tasks back that nobody takes, without waiting for it. Where the store is away, their leases end."""
+        answer = self._release(leases, LEASE_BYTES * len(leases))
+        answer.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+    def _charge(self, request: web.Request, items: int) -> None:
+        """Take the items of a call from the rate of its caller's key. Raises TooOften."""
+        self._authorization.charge_batch(request[CALLER], items)
+
+    # Groups of requests
+
+    async def _ack_group(self, leases: Sequence[Lease]) -> Sequence[bool | LaterError]:
+        now = await self._store.time.now()
+        answers = await self._store.pulls.ack(leases, now.high + self._remember_ms if self._remember_ms else None)
+        self._metrics.consumers.acked.inc(answers.count(True))
+        return answers
+
+    async def _nack_group(self, nacks: Sequence[LeaseNack]) -> Sequence[bool | LaterError]:
+        policies, now = await self._store.policies.current(), await self._store.time.now()
+        verdicts = await self._store.pulls.nack(nacks, policies, now.high, self._random)
+        for (lease, _), verdict in zip(nacks, verdicts, strict=True):
+            if isinstance(verdict, Verdict):
+                self._metrics.consumers.nacked.inc()
+                self._report(lease, verdict)
+        return [verdict if isinstance(verdict, LaterError) else verdict is not None for verdict in verdicts]
+
+    def _report(self, lease: Lease, verdict: Verdict) -> None:
+        if verdict.target is SettleTarget.ERROR:
+            self._metrics.retries.inc()
+        elif verdict.failure is not None:
+            report_death(self._metrics, lease.id, lease.topic, verdict)
+
+    async def _release_group(self, leases: Sequence[Lease]) -> Sequence[bool | LaterError]:
+        answers = await self._store.pulls.release(leases)
+        for lease, answer in zip(leases, answers, strict=True):
+            if answer is True:
+                self._metrics.consumers.released.inc()
+                self._ring(lease.topic, lease.due_at)
+        return answers
+
+    async def _extend(self, tokens: Sequence[str], leases: Leases, lease_ms: int | None) -> list[str]:
+        """Extend leases by what was asked for, or else by what the policies of their topics say; return the lost."""
+        policies, now = await self._store.policies.current(), await self._store.time.now()
+        by_length: defaultdict[int, dict[str, Lease]] = defaultdict(dict)
+        for token, lease in leases.items():
+            by_length[lease_ms or policies.for_topic(lease.topic).claim_lease_ms][token] = lease
+        answers: dict[str, bool | LaterError] = {}
+        for length_ms, some in by_length.items():
+            extended = await self._store.pulls.extend([*some.values()], now.low + length_ms)
+            answers |= zip(some, extended, strict=True)
+        return lost_tokens(tokens, leases, [answers[token] for token in leases])
+
+
+def own_leases(request: web.Request, tokens: Sequence[str], field: str = "leases") -> dict[str, Lease]:
+    """Return the leases of these tokens. Those of a namespace other than the caller's count as lost, and are left out.
+
+    Raises:
+        Refused: a token is none.
+    """
+    namespace = request[CALLER].namespace
+    leases = {token: decode_lease(token, field) for token in tokens}
+    if namespace is None:
+        return leases
+    return {token: lease for token, lease in leases.items() if namespace_from_topic(lease.topic) == namespace}
+
+
+def lost_tokens(tokens: Sequence[str], leases: Leases, answers: Sequence[bool | LaterError]) -> list[str]:
+    """Return those of the tokens whose leases are not in force any more.
+
+    Raises:
+        LaterError: the error of one of them. The same call again is safe, and finds lost what it has done before.
+    """
+    kept = set[str]()
+    for token, answer in zip(leases, answers, strict=True):
+        if isinstance(answer, LaterError):
+            raise answer
+        if answer:
+            kept.add(token)
+    return [token for token in tokens if token not in kept]
+
+
+def report_death(metrics: Metrics, id: str, topic: str, verdict: Verdict, **more: Any) -> None:
+    """Count and log a task that died in the hands of its consumers."""
+    if (failure := verdict.failure) is not None:
+        metrics.topic_dead.inc(topic, failure.reason)
+        reason, message = failure.reason, failure.message
+        log.warning("task dead", id=id, topic=topic, attempt=failure.attempt, reason=reason, message=message)
+
+
+def _flattened(
+    call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+) -> Callable[[Sequence[Sequence[Item]]], Awaitable[list[Sequence[Answer]]]]:
+    """Return a function that calls `call` once with the items of many requests, and returns the answers by request."""
+
+    async def call_once(requests: Sequence[Sequence[Item]]) -> list[Sequence[Answer]]:
+        answers = iter(await call([*chain.from_iterable(requests)]))
+        return [[next(answers) for _ in items] for items in requests]
+
+    return call_once
