@@ -14,7 +14,7 @@ from later import log
 from later.config import Config, load
 from later.core.clock import Clock
 from later.core.errors import StoreDown
-from later.embedded import EmbeddedStore, answers_ping, socket_url
+from later.embedded import EmbeddedError, EmbeddedStore, answers_ping, holds_store, socket_url
 from later.store.open import Store, open_store
 from later.store.settings import StoreSettings
 
@@ -41,9 +41,11 @@ def run_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> i
     """Open the store, run `work` with it, and return the exit code.
 
     Raises:
+        EmbeddedError: there is no store in --data.
         StoreMismatch: this version of later cannot use the store's data.
         StoreDown: the store cannot be reached.
     """
+    _check_data(config)
     return asyncio.run(_work_with_store(config, work))
 
 
@@ -51,10 +53,16 @@ def run_with_own_store(config: Config, work: Callable[[Store], Awaitable[int]]) 
     """Do as `run_with_store`; if --data names an embedded store that nobody runs, run it meanwhile.
 
     Raises:
-        EmbeddedError: it cannot be run.
+        EmbeddedError: there is no store, or it cannot be run.
         StoreMismatch: this version of later cannot use the store's data.
         StoreDown: the store cannot be reached.
     """
+    _check_data(config)
+    return run_with_new_store(config, work)
+
+
+def run_with_new_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> int:
+    """Do as `run_with_own_store`; if there is no store in --data, make one. Raises: the same."""
 
     async def run() -> int:
         if not config.data_given or await answers_ping(config.data):
@@ -67,6 +75,12 @@ def run_with_own_store(config: Config, work: Callable[[Store], Awaitable[int]]) 
             await embedded.stop()
 
     return asyncio.run(run())
+
+
+def _check_data(config: Config) -> None:
+    """Raise EmbeddedError if --data names a directory without a store: it is mistyped."""
+    if config.data_given and not holds_store(config.data):
+        raise EmbeddedError(f"there is no store in {config.data}: --data names the directory of a `later up`")
 
 
 async def _work_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> int:

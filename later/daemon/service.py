@@ -174,11 +174,21 @@ class Service:
         for master, scopes in ring.missing_masters(now).items():
             log.warning("signing key missing", master=master, of=scopes)
 
-    def decide_guard(self) -> str | None:
+    async def decide_guard(self) -> str | None:
         """Turn the address guard on or off, and return why it is off. The store must be open."""
-        why_off = why_guard_is_off(self._config.guard, has_keys=self.http_server.authorization.asks_for_keys)
+        guard = self._config.guard
+        why_off = why_guard_is_off(guard, has_keys=guard == "auto" and await self._has_keys())
         self._guard.is_on = why_off is None
         return why_off
+
+    async def _has_keys(self) -> bool:
+        """Return True if calls need a key, or --auth off lets those in who have none: others than the operator call."""
+        if self.http_server.authorization.asks_for_keys or self._config.root_key is not None:
+            return True
+        try:
+            return (await self._store.key_book.read()).has_had_keys
+        except StoreDown:
+            return True  # nobody knows
 
     async def start_work(self) -> None:
         """Start the tickers and the worker."""

@@ -64,7 +64,7 @@ class SingleProcess:
         if tasks is not None:
             log.info("store found", store=self._backing_store.description, tasks=tasks)
         await self._service.http_server.check_keys()
-        log_guard(self._service.decide_guard())
+        log_guard(await self._service.decide_guard())
         start_tickers([self._store_ticker], self._metrics)
         await self._service.start_work()
         bound = await self._service.http_server.listen()

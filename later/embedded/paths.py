@@ -32,6 +32,11 @@ def log_file(data: Path) -> Path:
     return data / "store.log"
 
 
+def holds_store(data: Path) -> bool:
+    """Return True if a store was ever started in a directory: a mistyped one must not pass for an empty store."""
+    return (data / "appendonlydir").exists() or socket_path(data).exists()
+
+
 def prepare_directory(data: Path) -> None:
     """Create the data directory if it is missing. Raises EmbeddedError if it cannot hold a store."""
     length = len(os.fsencode(socket_path(data)))

@@ -106,7 +106,7 @@ class ChildProcess:
         if tasks is not None:
             await self._channel.call("store_open", tasks, timeout_s=START_TIMEOUT_S)
         await service.http_server.check_keys()
-        await self._channel.call("guard_decided", service.decide_guard(), timeout_s=START_TIMEOUT_S)
+        await self._channel.call("guard_decided", await service.decide_guard(), timeout_s=START_TIMEOUT_S)
         await service.start_work()
         await service.http_server.listen_shared(addresses)
         await self._channel.call("up", timeout_s=START_TIMEOUT_S)

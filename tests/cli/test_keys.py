@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from redis import Redis
 
 from later.core.api_keys import has_valid_check
+from tests.cases import each_case
 from tests.cli.api_stub import Capture, exit_code_of
 from tests.servers import shared_server
 
@@ -50,6 +52,22 @@ def test_all_are_six_scopes(capsys: Capture) -> None:
     assert made["scopes"] == ["create", "read", "edit", "admin", "claim", "metrics"]
     assert has_valid_check(made["key"])
     assert made["rate"] == 2.5
+
+
+@each_case(
+    "words", ["keys list", "keys show 0aB9zZ10", "keys revoke 0aB9zZ10", "keys rotate 0aB9zZ10", "audit", "status",
+              "doctor", "secrets show"],
+)  # fmt: skip
+def test_a_mistyped_data_directory_is_reported_and_not_made(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str
+) -> None:
+    monkeypatch.delenv("LATER_REDIS", raising=False)
+    data = tmp_path / "later-dta"
+    assert exit_code_of(*words.split(), "--data", str(data)) == 1
+    assert (
+        capsys.readouterr().err == f"later: there is no store in {data}: --data names the directory of a `later up`\n"
+    )
+    assert not data.exists()
 
 
 def test_a_rotated_key_has_a_successor_and_an_end(capsys: Capture) -> None:

@@ -11,7 +11,7 @@ import click
 from later.cli.console import notify
 from later.cli.groups import OrderedGroup
 from later.cli.options import DURATION, Command, OptionParamType, config_options, examples, json_option
-from later.cli.store_access import load_config, run_with_own_store, this_user
+from later.cli.store_access import load_config, run_with_new_store, run_with_own_store, this_user
 from later.cli.tables import print_text_table
 from later.core.api_keys import (
     ALL_SCOPES,
@@ -123,7 +123,7 @@ def create(
         _print_new_key(text, key, as_json=as_json)
         return 0
 
-    return _run(flags, make)
+    return run_with_new_store(load_config("keys", flags), make)
 
 
 @keys.command("list", epilog=examples("later keys list", "later keys list --data ./later-data"))
