@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.delivery.test_tls import CERTIFICATES
 from tests.system.daemons import Daemon, run_daemon, run_up
 from tests.system.stores import StoreServer
@@ -53,6 +55,26 @@ def test_a_new_certificate_is_served_after_sighup_and_a_broken_one_is_not(
         up.send(signal.SIGHUP)
         wait_until(lambda: up_events(up, "certificate replaced") == processes, "the new file is read")
         assert names_served(up) == {"other.example"}
+        assert up.stop() == 0
+
+
+def test_a_process_that_meets_a_broken_certificate_is_started_again_until_it_is_mended(
+    folder: Path, data: Path, processes: int
+) -> None:
+    if processes == 1:
+        pytest.skip("a daemon of one process ends with it")
+    file = folder / "server.pem"
+    shutil.copy(CERTIFICATES / "receiver.pem", file)
+    with run_up(folder, data, "--tls-cert", str(file)) as up:
+        up.wait_for_event("all processes are up")
+        file.write_text("no certificate")
+        os.kill(up.children()[0], signal.SIGKILL)
+        reason = up.wait_for_event("process cannot be started")["reason"]
+        assert reason.startswith(f"--tls-cert {file}: expected a certificate in PEM")
+        assert names_served(up) == {"localhost", "receiver.example"}
+        shutil.copy(CERTIFICATES / "other_name.pem", file)
+        wait_until(lambda: "other.example" in names_served(up), "the process is up again")
+        assert up_events(up, "process cannot be started") <= 3
         assert up.stop() == 0
 
 
