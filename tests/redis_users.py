@@ -39,11 +39,11 @@ def url_as(user: str, url: str) -> str:
 
 
 @contextmanager
-def run_configured_server(folder: Path) -> Iterator[str]:
-    """Run a server with the file, on a socket in `folder`; yield the socket's URL."""
+def run_configured_server(folder: Path, name: str) -> Iterator[str]:
+    """Run a server with the file, on a socket in `folder`; yield the socket's URL. `name` is one of `SERVERS`."""
     file, url = folder / "redis.conf", f"unix://{folder / 'redis.sock'}"
     file.write_text(configuration_with_passwords().replace("dir /var/lib/redis", f"dir {folder}"))
-    command: list[str | Path] = [SERVERS["valkey"], file, "--port", "0", "--unixsocket", folder / "redis.sock"]
+    command: list[str | Path] = [SERVERS[name], file, "--port", "0", "--unixsocket", folder / "redis.sock"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
             wait_for_server(url_as("admin", url), process)

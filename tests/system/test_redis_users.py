@@ -23,8 +23,9 @@ SIGNING_KEY = make_master().text
 
 
 @pytest.fixture
-def server_url(folder: Path) -> Iterator[str]:
-    with run_configured_server(folder) as url:
+def server_url(folder: Path, processes: int) -> Iterator[str]:
+    """The URL of a server with the file: Valkey, and Redis for daemons of several processes, if it is installed."""
+    with run_configured_server(folder, "redis" if processes > 1 and "redis" in SERVERS else "valkey") as url:
         yield url
 
 
