@@ -17,6 +17,7 @@ from later.core.retry import Outcome
 from later.core.signing import KeyRing
 from later.core.task import Task
 from later.delivery.aiohttp_client import AiohttpClient
+from later.delivery.client_settings import ClientSettings
 from later.delivery.http_client import HttpClient
 from later.delivery.own_client import OwnClient
 from later.delivery.proxy import Proxy
@@ -189,7 +190,9 @@ async def a_sender(
     **policy: Any,
 ) -> AsyncIterator[PolicySender]:
     """Start a sender with `client`, by default that of `client_name`, which looks up `max_lookups` names at a time."""
-    client = client or CLIENTS[client_name](max_lookups=max_lookups, max_idle=64, guard=guard, proxy=proxy)
+    client = client or CLIENTS[client_name](
+        ClientSettings(max_lookups=max_lookups, max_idle=64, guard=guard, proxy=proxy)
+    )
     sender = Sender(
         client,
         Signer(key_ring),

@@ -34,6 +34,7 @@ from later.daemon.lifecycle import wait_for_all
 from later.daemon.signing_key import read_masters
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.aiohttp_client import AiohttpClient
+from later.delivery.client_settings import ClientSettings
 from later.delivery.own_client import OwnClient
 from later.delivery.pool import idle_limit
 from later.delivery.proxy import Proxy
@@ -308,9 +309,10 @@ def build_sender(
     tls = read_client_tls(config.ca, config.receivers) if config.runs_worker else None
     proxy = None if config.proxy is None else Proxy.parse(config.proxy)
     max_idle = idle_limit(descriptors, config.concurrency)
+    settings = ClientSettings(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy, tls=tls)
     build_client = AiohttpClient if config.http_client == "aiohttp" else OwnClient
     return Sender(
-        build_client(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy, tls=tls),
+        build_client(settings),
         Signer(key_ring),
         user_agent=f"later/{__version__}",
         guard=guard,

@@ -14,18 +14,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import istr
 from yarl import URL
 
-from later.core.address_guard import PROXY, AddressGuard, Refusal
+from later.core.address_guard import PROXY, Refusal
 from later.core.origin import DEFAULT_PORTS, Origin
 from later.core.policy import Ack
 from later.core.reply import Reply
 from later.delivery.aiohttp_connector import AiohttpConnector, AiohttpResolver, CallState, ReplyTooLong, current_call
-from later.delivery.connector import (
-    OpenSocket,
-    SocketFactory,
-    explain_no_connection,
-    is_local_fault,
-    open_socket,
-)
+from later.delivery.client_settings import ClientSettings
+from later.delivery.connector import SocketFactory, explain_no_connection, is_local_fault
 from later.delivery.http_client import (
     CLOSED,
     LINGER_S,
@@ -38,7 +33,7 @@ from later.delivery.http_client import (
     NoConnection,
     ProxyFailed,
 )
-from later.delivery.proxy import NO_CONNECTION_IN_TIME, NO_TUNNEL, SMOKESCREEN_ERROR, Proxy, is_refusal
+from later.delivery.proxy import NO_CONNECTION_IN_TIME, NO_TUNNEL, SMOKESCREEN_ERROR, is_refusal
 from later.delivery.request import CallbackRequest
 from later.delivery.resolver import Resolver
 from later.delivery.tls import TlsContexts, build_tls_context
@@ -55,28 +50,11 @@ LARGE_BODY_BYTES = 1 << 20
 
 
 class AiohttpClient:
-    """An HTTP client that looks up `max_lookups` names at a time, and keeps `max_idle` idle connections.
+    """The HTTP client by aiohttp."""
 
-    It calls through `proxy`, if there is one.
-    """
-
-    def __init__(
-        self,
-        *,
-        max_lookups: int,
-        max_idle: int,
-        guard: AddressGuard,
-        proxy: Proxy | None = None,
-        tls: TlsContexts | None = None,
-        open_socket: OpenSocket = open_socket,
-    ) -> None:
-        """Without `tls`, the machine's authorities prove who is called."""
-        self._guard = guard
-        self._max_lookups = max_lookups
-        self._max_idle = max_idle
-        self._open_socket = open_socket
-        self._proxy = proxy
-        self._contexts = tls
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._proxy = settings.proxy
         self._sessions = AsyncExitStack()
         self._is_closed = False
         self._deadlines: set[asyncio.Timeout] = set()
@@ -85,9 +63,9 @@ class AiohttpClient:
         """Set when the client is closed and no call is under way any more."""
 
     async def start(self) -> None:
-        tls = self._contexts or TlsContexts(build_tls_context())
-        resolver = AiohttpResolver(Resolver(max_lookups=self._max_lookups))
-        build = partial(AiohttpConnector, max_idle=self._max_idle, tls=tls, resolver=resolver)
+        tls = self._settings.tls or TlsContexts(build_tls_context())
+        resolver = AiohttpResolver(Resolver(max_lookups=self._settings.max_lookups))
+        build = partial(AiohttpConnector, max_idle=self._settings.max_idle, tls=tls, resolver=resolver)
         self._pooled = await self._open_session(build(keepalive_timeout=MAX_IDLE_S))
         self._unpooled = await self._open_session(build(force_close=True))
 
@@ -102,7 +80,7 @@ class AiohttpClient:
 
     async def post(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
         host = (self._proxy or request).origin.host
-        state = CallState(SocketFactory(host, self._guard, self._open_socket), timeout_s)
+        state = CallState(SocketFactory(host, self._settings.guard, self._settings.open_socket), timeout_s)
         current_call.set(state)
         try:
             return await self._call(request, timeout_s, ack, state)

@@ -10,42 +10,28 @@ import asyncio
 from contextlib import ExitStack
 from functools import partial
 
-from later.core.address_guard import AddressGuard
 from later.core.origin import Origin
 from later.core.policy import Ack
 from later.core.reply import Reply
+from later.delivery.client_settings import ClientSettings
 from later.delivery.connection import Connection, ConnectionLost
-from later.delivery.connector import Connector, OpenSocket, open_socket
+from later.delivery.connector import Connector
 from later.delivery.deadlines import Deadlines
 from later.delivery.http_client import CLOSED, BrokenReply, LocalFault, ProxyFailed
 from later.delivery.large_reads import LargeReads
 from later.delivery.pool import ConnectionPool
-from later.delivery.proxy import NO_CONNECTION_IN_TIME, Proxy
+from later.delivery.proxy import NO_CONNECTION_IN_TIME
 from later.delivery.request import CallbackRequest
 from later.delivery.resolver import Resolver
 from later.delivery.tls import TlsClient, TlsContexts, build_tls_context
 
 
 class OwnClient:
-    """An HTTP client that looks up `max_lookups` names at a time, and keeps `max_idle` idle connections."""
+    """Later's own HTTP client."""
 
-    def __init__(
-        self,
-        *,
-        max_lookups: int,
-        max_idle: int,
-        guard: AddressGuard,
-        proxy: Proxy | None = None,
-        tls: TlsContexts | None = None,
-        open_socket: OpenSocket = open_socket,
-    ) -> None:
-        """Without `tls`, the machine's authorities prove who is called."""
-        self._guard = guard
-        self._proxy = proxy
-        self._contexts = tls
-        self._max_lookups = max_lookups
-        self._max_idle = max_idle
-        self._open_socket = open_socket
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._proxy = settings.proxy
         self._open: set[Connection] = set()
         self._connecting: set[asyncio.Timeout] = set()
         """The deadlines of the calls that open a connection."""
@@ -59,14 +45,14 @@ class OwnClient:
         self._parts.callback(self._deadlines.close)
         self._large_reads = LargeReads(self._loop)
         self._parts.callback(self._large_reads.close)
-        self._pool = ConnectionPool(max_idle=self._max_idle)
+        self._pool = ConnectionPool(max_idle=self._settings.max_idle)
         self._parts.callback(self._pool.close)
-        self._tls = TlsClient(self._contexts or TlsContexts(build_tls_context()))
+        self._tls = TlsClient(self._settings.tls or TlsContexts(build_tls_context()))
         self._connector = Connector(
-            resolver=Resolver(max_lookups=self._max_lookups),
+            resolver=Resolver(max_lookups=self._settings.max_lookups),
             tls=self._tls,
-            guard=self._guard,
-            open_socket=self._open_socket,
+            guard=self._settings.guard,
+            open_socket=self._settings.open_socket,
             free_descriptors=self._pool.close_all,
             proxy=self._proxy,
         )

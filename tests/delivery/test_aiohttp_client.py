@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.aiohttp_client import AiohttpClient
+from later.delivery.client_settings import ClientSettings
 from tests.builders import NO_GUARD, NOW, a_task
 from tests.cases import each_case
 from tests.delivery.hostile_replies import ENDLESS
@@ -13,7 +14,7 @@ from tests.receivers import BUSY, Receiver, a_sender, answers
 
 async def outcomes_of(*replies: ScriptedReply) -> list[Outcome]:
     """Return the outcomes of calls that are answered with these replies, one after the other."""
-    client = AiohttpClient(max_lookups=1, max_idle=1, guard=NO_GUARD)
+    client = AiohttpClient(ClientSettings(max_lookups=1, max_idle=1, guard=NO_GUARD))
     async with ScriptedReceiver().listen() as receiver, a_sender(client=client) as sender:
         outcomes = []
         for number, reply in enumerate(replies):
@@ -48,7 +49,7 @@ async def test_bytes_that_come_between_two_calls_are_not_the_next_reply() -> Non
 
 
 async def test_no_more_idle_connections_are_kept_than_its_limit() -> None:
-    client = AiohttpClient(max_lookups=1, max_idle=1, guard=NO_GUARD)
+    client = AiohttpClient(ClientSettings(max_lookups=1, max_idle=1, guard=NO_GUARD))
     receivers = [Receiver(answers(BUSY, BUSY)) for _ in range(2)]
     async with receivers[0].listen(), receivers[1].listen(), a_sender(client=client) as sender:
         for receiver in (*receivers, *receivers):

@@ -14,6 +14,7 @@ import pytest
 from later.core.origin import Origin
 from later.core.policy import Ack
 from later.core.reply import Reply
+from later.delivery.client_settings import ClientSettings
 from later.delivery.connection import Connection
 from later.delivery.deadlines import Deadlines
 from later.delivery.http_client import LocalFault
@@ -92,7 +93,7 @@ async def test_a_request_for_which_this_machine_has_no_memory_is_a_local_fault(n
 
 async def test_a_closed_client_opens_no_connection() -> None:
     async with Receiver(answers(DONE)).listen() as receiver:
-        client = OwnClient(max_lookups=1, max_idle=1, guard=NO_GUARD)
+        client = OwnClient(ClientSettings(max_lookups=1, max_idle=1, guard=NO_GUARD))
         await client.start()
         await client.close()
         with pytest.raises(LocalFault, match="the client was closed"):
@@ -130,7 +131,7 @@ class TestLargeReads:
         body = b'{"code": 100}'.ljust(60_000)
         reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         async with Receiver(answers(*[reply] * 3)).listen() as receiver:
-            client = OwnClient(max_lookups=1, max_idle=1, guard=NO_GUARD)
+            client = OwnClient(ClientSettings(max_lookups=1, max_idle=1, guard=NO_GUARD))
             await client.start()
             request = CallbackRequest(Origin.of(receiver.url), "/", b"Content-Length: 0\r\n", b"")
             for _ in range(3):

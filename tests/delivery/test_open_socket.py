@@ -11,6 +11,7 @@ from aiohappyeyeballs import AddrInfoType
 
 from later.core.retry import OutcomeKind
 from later.delivery.aiohttp_client import AiohttpClient
+from later.delivery.client_settings import ClientSettings
 from later.delivery.connector import OpenSocket, open_socket
 from later.delivery.http_client import HttpClient, LocalFault
 from later.delivery.own_client import OwnClient
@@ -27,8 +28,10 @@ pytestmark = pytest.mark.usefixtures("client")
 def a_client(open_socket: OpenSocket, proxy: Proxy | None = None) -> HttpClient:
     """Return a client of the kind that the test runs with."""
     if receivers.client_name == "aiohttp":
-        return AiohttpClient(max_lookups=1, max_idle=8, guard=NO_GUARD, proxy=proxy, open_socket=open_socket)
-    return OwnClient(max_lookups=1, max_idle=8, guard=NO_GUARD, proxy=proxy, open_socket=open_socket)
+        return AiohttpClient(
+            ClientSettings(max_lookups=1, max_idle=8, guard=NO_GUARD, proxy=proxy, open_socket=open_socket)
+        )
+    return OwnClient(ClientSettings(max_lookups=1, max_idle=8, guard=NO_GUARD, proxy=proxy, open_socket=open_socket))
 
 
 class RecordedSockets:

@@ -18,6 +18,7 @@ from aiohappyeyeballs import AddrInfoType
 
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery import connector, pool
+from later.delivery.client_settings import ClientSettings
 from later.delivery.connector import open_socket
 from later.delivery.deadlines import Deadlines
 from later.delivery.http_client import BrokenReply, LocalFault
@@ -64,7 +65,9 @@ class Sockets:
 
 
 def a_client(sockets: Sockets | None = None, max_idle: int = 64) -> OwnClient:
-    return OwnClient(max_lookups=8, max_idle=max_idle, guard=NO_GUARD, open_socket=(sockets or Sockets()).open)
+    return OwnClient(
+        ClientSettings(max_lookups=8, max_idle=max_idle, guard=NO_GUARD, open_socket=(sockets or Sockets()).open)
+    )
 
 
 async def send_to(sender: PolicySender, url: str) -> Outcome:
@@ -237,7 +240,7 @@ class TestAddresses:
                 raise OSError(errno.EHOSTUNREACH, "No route to host")
             return open_socket(host, address)
 
-        client = OwnClient(max_lookups=1, max_idle=1, guard=NO_GUARD, open_socket=open_all_but_one)
+        client = OwnClient(ClientSettings(max_lookups=1, max_idle=1, guard=NO_GUARD, open_socket=open_all_but_one))
         async with a_sender(client=client) as sender:
             outcome = await send_to(sender, "http://receiver.example:1/?secret")
         assert outcome.message == "no connection: Connection refused, No route to host"

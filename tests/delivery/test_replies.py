@@ -15,6 +15,7 @@ from aioresponses import aioresponses
 from later.core.retry import Outcome, OutcomeKind
 from later.core.validation import DAY_MS
 from later.delivery.aiohttp_client import AiohttpClient
+from later.delivery.client_settings import ClientSettings
 from later.delivery.http_client import MAX_REPLY_BYTES
 from tests.builders import NO_GUARD, NOW, a_task
 from tests.cases import each_case
@@ -37,7 +38,9 @@ class MockResponse(aiohttp.ClientResponse):
 
 @pytest.fixture
 async def sender() -> AsyncIterator[PolicySender]:
-    async with a_sender(timeout_ms=1000, client=AiohttpClient(max_lookups=8, max_idle=8, guard=NO_GUARD)) as sender:
+    async with a_sender(
+        timeout_ms=1000, client=AiohttpClient(ClientSettings(max_lookups=8, max_idle=8, guard=NO_GUARD))
+    ) as sender:
         yield sender
 
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 
 from later.core.policy import Ack
 from later.core.retry import Outcome, OutcomeKind
+from later.delivery.client_settings import ClientSettings
 from tests.builders import NO_GUARD, NOW, a_task
 from tests.delivery.contract_replies import CONTRACT_REPLIES
 from tests.delivery.hostile_replies import HOSTILE_REPLIES
@@ -140,7 +141,9 @@ class Clients:
     async def start(self, stack: AsyncExitStack) -> None:
         for name, build in CLIENTS.items():
             for ack in Ack:
-                sender = a_sender(TIMEOUT_MS, client=build(max_lookups=1, max_idle=64, guard=NO_GUARD), ack=ack)
+                sender = a_sender(
+                    TIMEOUT_MS, client=build(ClientSettings(max_lookups=1, max_idle=64, guard=NO_GUARD)), ack=ack
+                )
                 self._senders[name, ack] = await stack.enter_async_context(sender)
 
     def difference(self, reply: ScriptedReply, ack: Ack) -> str | None:

@@ -15,6 +15,7 @@ from later.core.receiver_tls import ReceiverTls
 from later.core.retry import OutcomeKind
 from later.daemon.certificates import read_client_tls
 from later.delivery import tls
+from later.delivery.client_settings import ClientSettings
 from later.delivery.proxy import Proxy
 from later.delivery.resolver import Resolver
 from later.delivery.tls import TlsContexts
@@ -235,7 +236,9 @@ def contexts(**files: ReceiverTls) -> TlsContexts:
 
 @asynccontextmanager
 async def a_sender_with(tls: TlsContexts) -> AsyncIterator[PolicySender]:
-    client = CLIENTS[receivers.client_name](max_lookups=8, max_idle=64, guard=NO_GUARD, proxy=None, tls=tls)
+    client = CLIENTS[receivers.client_name](
+        ClientSettings(max_lookups=8, max_idle=64, guard=NO_GUARD, proxy=None, tls=tls)
+    )
     async with a_sender(client=client) as sender:
         yield sender
 
@@ -284,7 +287,11 @@ async def test_a_certificate_for_a_receiver_is_not_shown_to_the_proxy_nor_its_au
         proxy = Proxy.parse(server.url)
         task = a_task(callback=receiver.url.replace("127.0.0.1", "localhost"))
         for names, reason in ((for_receiver, "proxy"), (for_receiver | for_proxy, "")):
-            client = build(max_lookups=8, max_idle=64, guard=NO_GUARD, proxy=proxy, tls=read_client_tls(None, names))
+            client = build(
+                ClientSettings(
+                    max_lookups=8, max_idle=64, guard=NO_GUARD, proxy=proxy, tls=read_client_tls(None, names)
+                )
+            )
             async with a_sender(client=client, proxy=proxy) as sender:
                 assert (await sender.send(task, 1, NOW)).reason == reason
     assert shown == [None]
