@@ -105,7 +105,7 @@ class KeyBook:
             for id, key in decide(known, self.now()).items():
                 arguments += [id, b"" if key is None else _encode(_as_stored(key))]
             if await self._client.execute("set_keys", scripts.SET_KEYS.call(self._keys, arguments)) >= 0:
-                await self.read()
+                await self._shared_read.renew_after_change()
                 return
         raise Conflict("the keys changed each time they were looked at: try again")
 

@@ -81,7 +81,8 @@ class PolicyBook:
                 written = b"" if settings == NO_SETTINGS else _encode(settings)
                 arguments: list[Argument] = [f"{scope.level}:{scope.name}", version or 0, written, CHANGES_KEPT]
                 if await self._client.execute("set_policy", scripts.SET_POLICY.call(self._keys, arguments)) >= 0:
-                    return await self.read()
+                    await self._shared_read.renew_after_change()
+                    return self.latest
             raise Conflict("the policies changed each time they were looked at: try again")
 
     async def _read(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from later.core.errors import StoreDown
+
 FRESH_S = 1.5
 """Policies, keys and rotations read longer ago are read again before they are used: a change takes effect soon."""
 MAX_STARTS = 20
@@ -40,5 +42,16 @@ class SharedRead:
             await asyncio.wait([self._reading])  # it may have read before a change
         await self.share()
 
+    async def renew_after_change(self) -> None:
+        """Read what was just changed. Raises StoreDown, `unknown`, because the change was made."""
+        try:
+            await self.renew()
+        except StoreDown as error:
+            raise StoreDown(str(error), unknown=True) from error
+
     async def _run(self) -> None:
-        await self._read()
+        try:
+            await self._read()
+        except StoreDown as error:
+            error.unknown = False  # a read whose answer is lost has changed nothing
+            raise

@@ -84,7 +84,7 @@ class SigningBook:
             for scope, generations in changed.items():
                 arguments += [_ALL if scope is None else scope.text, _encode(generations)]
             if await self._client.execute("set_signing", scripts.SET_SIGNING.call(self._keys, arguments)) >= 0:
-                await self.read()
+                await self._shared_read.renew_after_change()
                 return ring.replace(changed)
         raise Conflict("the signing secrets changed each time they were looked at: try again")
 

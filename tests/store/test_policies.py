@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -243,6 +244,32 @@ class TestSharedRead:
         counting.may_read.set()
         await asyncio.gather(early, now)
         assert counting.reads == 2
+
+    async def test_a_lost_answer_is_unknown_only_to_a_caller_that_has_changed_something(
+        self, book: PolicyBook, store: StoreFixture, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        execute, is_lost = store.client.execute, False
+
+        async def lose_reads(verb: str, command: Command) -> Any:
+            if verb == "policies" and is_lost:
+                raise StoreDown("no answer", unknown=True)
+            return await execute(verb, command)
+
+        def decide(_: Policies) -> Settings:
+            nonlocal is_lost
+            is_lost = True
+            return setting(retry=7)(NO_SETTINGS)
+
+        monkeypatch.setattr(store.client, "execute", lose_reads)
+        with pytest.raises(StoreDown) as caught:
+            await book.replace_settings(ORDER, decide)
+        assert caught.value.unknown
+        clock.at += FRESH_S
+        with pytest.raises(StoreDown) as caught:
+            await book.current()
+        assert not caught.value.unknown
+        is_lost = False
+        assert (await book.read()).for_topic("order").retry == 7
 
 
 async def test_an_unreachable_store_raises_and_the_policies_read_before_stay(
