@@ -193,6 +193,8 @@ class KeyRing:
         self.masters = tuple(masters)
         self.rotated = rotated or {}
         self.rotated_all = rotated_all
+        self.is_empty = not (masters or rotated or rotated_all)
+        """True if no delivery is signed."""
 
     @cached_property
     def _by_fingerprint(self) -> dict[str, Master]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -32,7 +33,8 @@ class Signer:
     def __init__(self, key_ring: Callable[[], KeyRing]) -> None:
         self._key_ring = key_ring
         self._ring = KeyRing()
-        self._prepared: dict[tuple[Sign, str, Origin | None], _Prepared] = {}
+        self._prepared: OrderedDict[tuple[Sign, str, Origin | None], _Prepared] = OrderedDict()
+        """The one prepared first is first. A dict looks for it among all places from which one was removed."""
 
     def contexts(self, task: Task, sign: Sign, now: int) -> list[SigningContext]:
         """Return what signs a delivery at `now` (ms), the newest secret first; nothing if it is not signed.
@@ -47,6 +49,8 @@ class Signer:
         if ring is not self._ring:
             self._ring = ring
             self._prepared.clear()
+        if ring.is_empty:
+            return []
         key = (sign, task.topic, Origin.of(task.callback) if sign is Sign.ORIGIN else None)
         prepared = self._prepared.get(key)
         if prepared is None or now >= prepared.until:
@@ -60,7 +64,7 @@ class Signer:
         prepared = _Prepared(contexts, min((end for end in ends if end is not None), default=math.inf))
         self._prepared.pop(key, None)
         if len(self._prepared) >= MAX_PREPARED:
-            del self._prepared[next(iter(self._prepared))]
+            self._prepared.popitem(last=False)
         self._prepared[key] = prepared
         return prepared
 

@@ -13,6 +13,8 @@ as fast as possible.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from later.core.origin import Origin
 from later.worker.fair_share import share
 
@@ -120,13 +122,13 @@ class _WellOrigins:
     """Origins without calls that ended their last one promptly a moment ago, by topic."""
 
     def __init__(self) -> None:
-        self._until: dict[tuple[str, Origin], int] = {}
+        self._until: OrderedDict[tuple[str, Origin], int] = OrderedDict()
 
     def add(self, topic: str, origin: Origin, now: int) -> None:
         self.remove(topic, origin)
         self._until[topic, origin] = now + WELL_MS
         if len(self._until) > MAX_WELL:
-            del self._until[next(iter(self._until))]
+            self._until.popitem(last=False)
 
     def remove(self, topic: str, origin: Origin) -> None:
         self._until.pop((topic, origin), None)

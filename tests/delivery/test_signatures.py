@@ -174,6 +174,12 @@ async def test_a_machine_without_threads_is_no_fault_of_the_receiver(monkeypatch
             await sender.send(a_task(content="x" * MAX_INLINE_BYTES), 1, NOW)
 
 
+def test_without_a_signing_key_no_topic_is_prepared() -> None:
+    signer = Signer(KeyRing)
+    assert signer.contexts(a_task(), Sign.TOPIC, NOW) == []
+    assert not signer._prepared
+
+
 def test_no_more_secrets_are_kept_than_that() -> None:
     keys = Keys()
     signer = Signer(keys)
