@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from itertools import islice
 
 from later.core.errors import LaterError
 from later.core.held import Held, find_hold
@@ -11,7 +12,7 @@ from later.core.policy_scopes import Policies
 from later.metrics import OTHER, Metrics
 from later.store.keys import Bucket
 from later.store.open import Store
-from later.store.stats import HEARTBEAT_TIMEOUT_MS, NO_TASKS, TopicCounts
+from later.store.stats import HEARTBEAT_TIMEOUT_MS, TopicCounts
 from later.worker.hold_history import HoldHistory
 from later.worker.ticker import TickResult
 
@@ -47,15 +48,18 @@ class StoreMetrics:
         topics.refresh(counts)
         limited = [
             topic
-            async for topic, count in _in_turns(counts)
+            async for some in _in_turns(counts if policies.has_limits else {})
+            for topic, count in some
             if (count.due or topic in topics) and policies.for_topic(topic).concurrency
         ]
         permits = await self._store.permits.in_use(limited, now)
         held = await self._find_holds(counts, policies, permits, now)
         paused = [
             topic
-            async for topic, count in _in_turns(counts)
-            if find_hold(policies.for_topic(topic), count.hold, 0, now) is Held.PAUSE
+            async for some in _in_turns(counts)
+            for topic, count in some
+            if (policies.has_limits or count.hold is not None)
+            and find_hold(policies.for_topic(topic), count.hold, 0, now) is Held.PAUSE
         ]
         await self._show_topics(counts, held, now)
         gauges.topic_permits.clear()
@@ -73,50 +77,55 @@ class StoreMetrics:
     async def _find_holds(
         self, counts: Mapping[str, TopicCounts], policies: Policies, permits: Mapping[str, int], now: int
     ) -> dict[str, Held]:
-        """Return what holds each topic that has due tasks.
+        """Return what holds each topic that has due tasks; nothing holds those that are missing.
 
         One in slow start counts as held by what it was held by before, as far as that is known, otherwise as paused.
         """
         held: dict[str, Held] = {}
         ramps, history = self._store.policies.ramps, self._history
-        async for topic, count in _in_turns(counts):
-            if count.oldest_due_at is None:
-                continue
-            kind = find_hold(policies.for_topic(topic), count.hold, permits.get(topic, 0), now)
-            before = history.current(topic, now)
-            if kind is Held.NO and ramps.get(topic, 0) > now:
-                kind = Held.PAUSE if before is Held.NO else before
-            if kind is not Held.NO:
-                history.add(topic, kind, now, now)
-            elif before is not Held.NO:
-                kind = history.held_by(topic, count.oldest_due_at, now)
-            held[topic] = kind
+        may_be_held = policies.has_limits or bool(ramps) or not history.is_empty
+        async for some in _in_turns(counts):
+            for topic, count in some:
+                if count.oldest_due_at is None or not (may_be_held or count.hold):
+                    continue
+                kind = find_hold(policies.for_topic(topic), count.hold, permits.get(topic, 0), now)
+                before = history.current(topic, now)
+                if kind is Held.NO and ramps.get(topic, 0) > now:
+                    kind = Held.PAUSE if before is Held.NO else before
+                if kind is not Held.NO:
+                    history.add(topic, kind, now, now)
+                elif before is not Held.NO:
+                    kind = history.held_by(topic, count.oldest_due_at, now)
+                held[topic] = kind
         return held
 
     async def _show_topics(self, counts: Mapping[str, TopicCounts], held: Mapping[str, Held], now: int) -> None:
         """Show the topics by label: those that have none of their own are summed."""
         topics, gauges = self._metrics.topics, self._metrics.store
-        by_label: dict[str, TopicCounts] = {}
-        due: dict[tuple[str, Held], TopicCounts] = {}
-        async for topic, count in _in_turns(counts):
-            label = topic if topic in topics else OTHER
-            by_label[label] = by_label.get(label, NO_TASKS).plus(count)
-            key = (label, held.get(topic, Held.NO))
-            due[key] = due.get(key, NO_TASKS).plus(count)
+        by_label: dict[str, list[int]] = {}
+        due: dict[tuple[str, Held], tuple[int, int]] = {}
+        async for some in _in_turns(counts):
+            for topic, count in some:
+                label = topic if topic in topics else OTHER
+                sizes = by_label.setdefault(label, [0] * len(Bucket))
+                for position, number in enumerate((count.delay, count.unack, count.error, count.dead)):
+                    sizes[position] += number
+                key = (label, held.get(topic, Held.NO))
+                so_far, oldest = due.get(key, (0, now))
+                due[key] = (so_far + count.due, min(oldest, count.oldest_due_at or oldest))
         for gauge in (gauges.tasks, gauges.tasks_due, gauges.oldest_due_age):
             gauge.clear()
-        for label, count in by_label.items():
-            for bucket, number in zip(Bucket, (count.delay, count.unack, count.error, count.dead), strict=True):
+        for label, sizes in by_label.items():
+            for bucket, number in zip(Bucket, sizes, strict=True):
                 gauges.tasks.labels(bucket.value, label).set(number)
-        for (label, kind), count in due.items():
-            gauges.tasks_due.labels(label, kind.value).set(count.due)
-            oldest = now if count.oldest_due_at is None else count.oldest_due_at
+        for (label, kind), (number, oldest) in due.items():
+            gauges.tasks_due.labels(label, kind.value).set(number)
             gauges.oldest_due_age.labels(label, kind.value).set((now - oldest) / 1000)
 
 
-async def _in_turns(counts: Mapping[str, TopicCounts]) -> AsyncIterator[tuple[str, TopicCounts]]:
-    """Yield the topics; many of them must not block this process."""
-    for number, item in enumerate(counts.items(), 1):
-        yield item
-        if number % SLICE == 0:
-            await asyncio.sleep(0)
+async def _in_turns(counts: Mapping[str, TopicCounts]) -> AsyncIterator[list[tuple[str, TopicCounts]]]:
+    """Yield the topics in slices; many of them must not block this process."""
+    items = iter(counts.items())
+    while some := list(islice(items, SLICE)):
+        yield some
+        await asyncio.sleep(0)

@@ -25,6 +25,8 @@ FORGET_WORKER_MS = 3_600_000
 SLICE = 500
 """Commands, or buckets, in one round trip: neither the store nor this process may be blocked for long."""
 
+_POSITIONS = {bucket: position for position, bucket in enumerate(Bucket)}
+
 Item = TypeVar("Item")
 
 
@@ -93,12 +95,16 @@ class Stats:
                 ]
                 answers = await self._client.execute_all("stats", commands)
                 for target, answer in zip(targets, answers, strict=True):
+                    position = _POSITIONS[target.bucket]
                     for topic, count in zip(target.topics, _parse_counts(answer), strict=True):
-                        tallies.setdefault(topic, _Tally()).add(target.bucket, count)
+                        tally = tallies.get(topic)
+                        if tally is None:
+                            tally = tallies[topic] = _Tally()
+                        tally.add(position, count)
         counts: dict[str, TopicCounts] = {}
         for names in _slices([*tallies]):
             counts |= {topic.decode(): tallies[topic].counts() for topic in names}
-            for topic in holds.keys() & set(names):
+            for topic in holds.keys() & set(names) if holds else ():
                 name, entry = topic.decode(), holds[topic]
                 hold = TopicHold(name, held_until(entry), is_for_rate(entry))
                 counts[name] = counts[name]._replace(hold=hold)
@@ -284,21 +290,21 @@ class _BucketCount(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class _Tally:
-    """One topic's counts while they are summed up."""
+    """One topic's counts while they are summed up; `sizes` are those of its buckets, in the order of `Bucket`."""
 
-    sizes: dict[Bucket, int] = field(default_factory=lambda: dict.fromkeys(Bucket, 0))
+    sizes: list[int] = field(default_factory=lambda: [0] * len(Bucket))
     due: int = 0
     oldest_due_at: int | None = None
 
-    def add(self, bucket: Bucket, count: _BucketCount) -> None:
-        self.sizes[bucket] += count.size
-        if count.due and bucket is Bucket.DELAY:
+    def add(self, position: int, count: _BucketCount) -> None:
+        self.sizes[position] += count.size
+        if count.due and position == _POSITIONS[Bucket.DELAY]:
             self.due += count.due
             known = self.oldest_due_at
             self.oldest_due_at = count.first_due_at if known is None else min(known, count.first_due_at)
 
     def counts(self) -> TopicCounts:
-        delay, unack, error, dead = self.sizes.values()
+        delay, unack, error, dead = self.sizes
         return TopicCounts(delay, unack, error, dead, self.due, self.oldest_due_at)
 
 
