@@ -6,7 +6,16 @@ from typing import NamedTuple
 
 from later.address_types import address, address_or_off, host_names, http_url, origins, proxy_url, store_url
 from later.core.address_guard import parse_network, parse_rule
-from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Sign
+from later.core.policy import (
+    MAX_CLAIM_LEASE_MS,
+    MAX_LIMIT,
+    MAX_TIMEOUT_MS,
+    MIN_RATE,
+    POLICY_FIELDS,
+    Ack,
+    DelayMode,
+    Sign,
+)
 from later.core.validation import MAX_RETRY
 from later.option_types import (
     DEFAULT_PREFIX,
@@ -129,6 +138,8 @@ OPTIONS = (
     _policy_option("ramp", duration(0), "10s"),
     _policy_option("dead_keep", duration(0), "30d"),
     _policy_option("sign", choice(*Sign), "namespace"),
+    _policy_option("claim_lease", duration(1_000, MAX_CLAIM_LEASE_MS), "30s"),
+    _policy_option("max_claims", integer(0, MAX_LIMIT), "0"),
     Option("signing-key", "signing_key", key_file, "none", DAEMON_COMMANDS | {"doctor", "secrets"},
            "File of the keys from which signing secrets are derived; LATER_SIGNING_KEY takes their text, too.",
            "signing.key in the directory of an embedded store"),

@@ -66,6 +66,8 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "ramp": (("0", 0), ("1m", 60_000), ("0.5", 500)),
     "dead-keep": (("0", 0), ("1d", 86_400_000), ("90m", 5_400_000)),
     "sign": (("off", "off"), ("topic", "topic"), ("origin", "origin")),
+    "claim-lease": (("1s", 1000), ("12h", 43_200_000), ("0.5m", 30_000)),
+    "max-claims": (("0", 0), ("5", 5), ("1000000", 1_000_000)),
     "signing-key": (("none", None), ("/run/secrets/key", "/run/secrets/key"), ("signing.key", "signing.key")),
     "shards": (("1", 1), ("16384", 16_384), ("64", 64)),
     "prefix": (("a", "a"), ("x:y", "x:y"), ("z" * 64, "z" * 64)),
@@ -149,7 +151,7 @@ def test_every_option_has_samples_and_a_field_of_its_own() -> None:
     in_policy = [option.field for option in OPTIONS if option.in_policy]
     assert list(SAMPLES) == NAMES
     assert {*own} | derived | {"policy"} == {field.name for field in fields(Config)}
-    assert {*in_policy} | {"paused"} == {*Policy.__struct_fields__}
+    assert {*in_policy} | {"paused", "deliver"} == {*Policy.__struct_fields__}
     assert len({*own}) + len({*in_policy}) == len(OPTIONS)
 
 

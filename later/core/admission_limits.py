@@ -13,7 +13,7 @@ from later.core.policy_scopes import Settings
 from later.core.validation import to_milliseconds
 
 ADMISSION_FIELDS = ("default_delay", "max_delay", "delay_mode", "delays", "ttl", "retry")
-"""The fields of a policy that `admit` reads."""
+"""The fields of a policy that `admit` reads and a daemon has options for."""
 
 
 class AdmissionLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ import math
 from later.core.callback_url import check_callback
 from later.core.caller import ANYBODY, Caller
 from later.core.errors import Refused
-from later.core.policy import DelayMode, Policy
+from later.core.ordered_ids import order_id
+from later.core.policy import DelayMode, Deliver, Policy
 from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
 from later.core.validation import (
@@ -31,7 +32,8 @@ _RESERVED_TOPICS = f"{RESERVED_NAMESPACE}/"
 def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Caller = ANYBODY) -> Task:
     """Return the task that `draft` requests at `now` (ms, the high end of the store's time), under its topic's policy.
 
-    `fresh_id` is the id of a task whose caller chose none.
+    `fresh_id`, a UUID of version 4, is the id of a task whose caller chose none. In a pulled topic an id is made of it
+    that sorts after those made before.
 
     Raises:
         Refused: a field is wrong; the text says what it takes and what it got.
@@ -43,12 +45,15 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Cal
     policy = policies.for_topic(topic)
     execute_at = resolve_execute_at(draft, policy, now)
     ttl_ms = resolve_ttl_ms(draft.ttl, policy)
-    id = fresh_id if draft.id is None else caller.own_id(draft.id)
+    if draft.id is not None:
+        id = caller.own_id(draft.id)
+    else:
+        id = order_id(fresh_id, now) if policy.deliver is Deliver.PULL else fresh_id
     return Task(
         id=id,
         own_id=draft.id is not None,
         topic=topic,
-        callback=check_callback(draft.callback),
+        callback=resolve_callback(draft.callback, policy),
         content=check_content(draft.content),
         headers=check_headers(draft.headers),
         max_retry=policy.retry if draft.retry is None else check_retry(draft.retry),
@@ -57,6 +62,21 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Cal
         expires_at=None if ttl_ms is None else now + ttl_ms,
         is_namespaced_uuid=caller.namespace is not None and draft.id is not None and "/" not in id,
     )
+
+
+def resolve_callback(callback: str | None, policy: Policy) -> str:
+    """Return the callback of a task; in a pulled topic it has none, which is "".
+
+    Raises:
+        Refused: the callback is wrong, is missing, or is one too many.
+    """
+    if policy.deliver is Deliver.PUSH:
+        if callback is None:
+            raise Refused(f"{refusal('callback', None)}; only a topic with deliver pull has tasks without", "callback")
+        return check_callback(callback)
+    if callback is not None:
+        raise Refused("callback: expected none, because consumers claim the topic's tasks (deliver pull)", "callback")
+    return ""
 
 
 def resolve_execute_at(draft: Draft, policy: Policy, now: int) -> int:

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from later.core.admit import resolve_execute_at, resolve_ttl_ms
-from later.core.callback_url import check_callback
+from later.core.admit import resolve_callback, resolve_execute_at, resolve_ttl_ms
 from later.core.errors import Refused
 from later.core.policy import DelayMode
 from later.core.policy_scopes import Policies
@@ -63,7 +62,7 @@ def edit(task: Task, changes: TaskChanges, policies: Policies, now: int) -> Task
     if changes.content is not None:
         edited["content"] = check_content(changes.content)
     if changes.callback is not None:
-        edited["callback"] = check_callback(changes.callback)
+        edited["callback"] = resolve_callback(changes.callback, policy)
     if changes.headers is not None:
         edited["headers"] = check_headers(changes.headers)
     if changes.retry is not None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from later.core import address_guard
 from later.core.clock import rfc3339
-from later.core.policy import Policy, format_policy
+from later.core.policy import Deliver, Policy, format_policy
 from later.core.retry import Failure
 from later.core.task import Task
 
@@ -32,6 +32,8 @@ RELEVANT_FIELDS = (
     "retry_cap",
 )
 """The fields of a policy that decide when a task runs."""
+PULL_FIELDS = ("deliver", "claim_lease", "max_claims")
+"""Those that decide it, too, if consumers claim the topic's tasks."""
 
 _FAILURE_COUNT = re.compile(r"^[0-9]+ failures?(, the last)?: ")
 """The beginning of the message of an exhausted task."""
@@ -177,13 +179,18 @@ def _explain_error(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[st
         yield f"its receiver was busy: next attempt {when}, {_last_error(failure)}"
     else:
         yield f"{_retry_count(facts, failure)} {when}, {_last_error(failure)}"
+    if topic.policy.deliver is Deliver.PULL:
+        yield from _missing_workers(topic, now)
     yield from _obstacles_at(facts.score, topic, now) if is_ahead else _obstacles(topic, now)
     yield from _origin_hold_at(facts, now)
     yield from _expiry(facts, now)
 
 
 def _explain_unack(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
-    if facts.score > now:
+    if facts.score > now and topic.policy.deliver is Deliver.PULL:
+        rest = format_duration(facts.score - now)
+        yield f"claimed by a consumer, on attempt {facts.attempts}: its lease ends in {rest}"
+    elif facts.score > now:
         claimed_at = facts.score - facts.lease_ms
         yield f"in flight for {format_duration(now - claimed_at)} on attempt {facts.attempts}"
     else:
@@ -207,6 +214,8 @@ def _explain_dead(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str
         yield f"dead because {_with_advice(_FAILURE_COUNT.sub('', failure.message))}"
     elif failure.reason == "gone":
         yield f"dead because its receiver is gone: {failure.message}"
+    elif failure.reason == "rejected":
+        yield f"dead because its consumer rejected it: {failure.message}"
     else:
         yield f"dead because {failure.message}"
 
@@ -266,7 +275,9 @@ def _last_error(failure: Failure) -> str:
 def _obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
     """Yield what keeps due tasks waiting, in the order of importance: first what affects all of them."""
     yield from _lasting_obstacles(topic, now)
-    if topic.paused or topic.policy.paused:
+    if topic.policy.deliver is Deliver.PULL and not topic.policy.paused:
+        yield "waits for a consumer (its topic has deliver pull)"
+    if topic.paused or topic.policy.is_held:
         return
     if topic.held_until is not None and topic.held_until > now:
         yield _hold_reason(topic, topic.held_until, now)
@@ -286,7 +297,7 @@ def _obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
 def _obstacles_at(due_at: int, topic: TopicFacts, now: int) -> Iterator[str]:
     """Yield what will keep a task waiting that is due at `due_at`."""
     yield from _lasting_obstacles(topic, now)
-    if not (topic.paused or topic.policy.paused) and topic.held_until is not None and topic.held_until > due_at > now:
+    if not (topic.paused or topic.policy.is_held) and topic.held_until is not None and topic.held_until > due_at > now:
         yield _hold_reason(topic, topic.held_until, now)
 
 
@@ -308,10 +319,14 @@ def _waits_for_origins(topic: TopicFacts, now: int) -> Iterator[str]:
 
 
 def _lasting_obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
-    """Yield the obstacles that do not pass by themselves."""
-    yield from _missing_workers(topic, now)
+    """Yield the obstacles that do not pass by themselves. Consumers need no worker to claim tasks."""
+    is_pulled = topic.policy.deliver is Deliver.PULL
+    if not is_pulled:
+        yield from _missing_workers(topic, now)
     if topic.policy.paused:
         yield "its topic is paused"
+    elif is_pulled:
+        return
     elif topic.paused:
         yield "its topic was just resumed, and continues within a few seconds"
 
@@ -338,17 +353,18 @@ def _hold_reason(topic: TopicFacts, until: int, now: int) -> str:
 
 def _topic_details(topic: TopicFacts, now: int) -> Details:
     policy = format_policy(topic.policy)
+    fields = (*RELEVANT_FIELDS, *PULL_FIELDS) if topic.policy.deliver is Deliver.PULL else RELEVANT_FIELDS
     oldest_due_at, held_until = topic.oldest_due_at, topic.held_until
     return {
         "counts": {"delay": topic.delay, "unack": topic.unack, "error": topic.error, "dead": topic.dead},
         "due": topic.due,
         "oldest_lateness_s": None if oldest_due_at is None else (now - oldest_due_at) / 1000,
         "next_due_at": None if topic.next_due_at is None else rfc3339(topic.next_due_at),
-        "paused": topic.paused or topic.policy.paused,
+        "paused": topic.policy.paused or (topic.paused and topic.policy.deliver is Deliver.PUSH),
         "held_until": _future_time(held_until, now),
         "workers": topic.workers,
         "last_beat_s": None if topic.last_heartbeat_at is None else max(now - topic.last_heartbeat_at, 0) / 1000,
-        "policy": {name: policy[name] for name in RELEVANT_FIELDS},
+        "policy": {name: policy[name] for name in fields},
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from later.core.policy import Policy
+from later.core.policy import Deliver, Policy
 
 
 class Held(StrEnum):
@@ -18,6 +18,8 @@ class Held(StrEnum):
     RECEIVER = "receiver"
     ORIGIN = "origin"
     """Other calls to its origin, which held as many slots as one origin may."""
+    PULL = "pull"
+    """Nothing: no consumer has claimed them yet."""
 
 
 class TopicHold(NamedTuple):
@@ -30,6 +32,8 @@ class TopicHold(NamedTuple):
 
 def find_hold(policy: Policy, hold: TopicHold | None, permits_in_use: int, now: int) -> Held:
     """Return what holds a topic at `now` (ms); `hold` is its hold in the store, which may have ended."""
+    if policy.deliver is Deliver.PULL and not policy.paused:
+        return Held.PULL
     if policy.paused or (hold is not None and hold.until is None):
         return Held.PAUSE
     if hold is not None and hold.until is not None and hold.until > now:

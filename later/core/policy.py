@@ -21,6 +21,7 @@ PolicyValue = bool | int | float | str
 """A field's value as it is written in JSON."""
 
 MAX_TIMEOUT_MS = 120_000
+MAX_CLAIM_LEASE_MS = 43_200_000
 MAX_LIMIT = 1_000_000
 """Highest `rate` and `concurrency`. A higher limit would have no effect."""
 MIN_RATE = 0.0001
@@ -85,6 +86,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     deliver: Deliver = Deliver.PUSH
     claim_lease_ms: int = 30_000
     max_claims: int = 0
+
+    @property
+    def is_held(self) -> bool:
+        """True if workers claim nothing: the topic is paused, or consumers claim its tasks."""
+        return self.paused or self.deliver is Deliver.PULL
 
     def retry_pause_ms(self, failures: int, random: float) -> int:
         """Return the pause after the n-th failure in a row; `random` in [0, 1) is for the jitter.
@@ -186,6 +192,7 @@ def plain_number(number: float) -> int | float:
 MAX_AHEAD_S = MAX_AHEAD_MS // 1000
 MAX_TTL_S = MAX_TTL_MS // 1000
 MAX_TIMEOUT_S = MAX_TIMEOUT_MS // 1000
+MAX_CLAIM_LEASE_S = MAX_CLAIM_LEASE_MS // 1000
 
 _SECONDS = f"a number of seconds from 0 to {MAX_TTL_S}"
 _SECONDS_AHEAD = f"a number of seconds from 0 to {MAX_AHEAD_S}"
@@ -300,6 +307,28 @@ POLICY_FIELDS = {
             "What has a signing secret of its own: each namespace, each topic, or each origin that a namespace calls "
             "(for receivers that must not know each other's secret); off: deliveries are not signed.",
             enum=Sign,
+        ),
+        PolicyField(
+            "deliver",
+            ValueKind.CHOICE,
+            '"push" or "pull"',
+            "push: tasks have a callback, which is called. pull: tasks have none, and consumers claim them.",
+            enum=Deliver,
+        ),
+        PolicyField(
+            "claim_lease",
+            ValueKind.DURATION,
+            f"a number of seconds from 1 to {MAX_CLAIM_LEASE_S}",
+            "How long a consumer may hold a claimed task, if its claim does not say: 1s to 12h.",
+            minimum=1,
+            maximum=MAX_CLAIM_LEASE_S,
+        ),
+        PolicyField(
+            "max_claims",
+            ValueKind.INTEGER,
+            f"an integer from 0 to {MAX_LIMIT}",
+            "Claims of a task by consumers, after which it is dead; 0: 16 leases lost in a row.",
+            maximum=MAX_LIMIT,
         ),
     )
 }

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from later.core.errors import Refused
-from later.core.policy import POLICY_FIELDS, Policy, PolicyValue, plain_number
+from later.core.policy import POLICY_FIELDS, Deliver, Policy, PolicyValue, plain_number
 from later.core.validation import DEFAULT_NAMESPACE
 
 
@@ -149,11 +149,14 @@ class Policies:
 
     @cached_property
     def has_limits(self) -> bool:
-        """True if any topic is paused or has a limit on rate or concurrency; otherwise no limit need be checked."""
-        if self.daemon.rate or self.daemon.concurrency or self.daemon.paused:
+        """True if any topic is paused or pulled, or has a limit on rate or concurrency: otherwise none is checked."""
+        if self.daemon.rate or self.daemon.concurrency or self.daemon.is_held:
             return True
         limits = ("rate", "concurrency", "paused")
-        return any(settings.fields.get(name) for settings in self.settings.values() for name in limits)
+        return any(
+            settings.fields.get("deliver") == Deliver.PULL or any(map(settings.fields.get, limits))
+            for settings in self.settings.values()
+        )
 
     @cached_property
     def shortest_dead_keep_ms(self) -> int:

@@ -27,7 +27,7 @@ MAX_NACK_CHARS = 500
 """Characters of a consumer's message that are kept."""
 
 
-DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body", "address")
+DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body", "address", "rejected", "no callback")
 """Every reason for which a task dies, as its last failure has it."""
 
 
@@ -220,6 +220,12 @@ def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int, max_c
         failure = _final_failure(last, attempt, now, "lost", f"{lost_leases} leases were lost in a row")
         return Verdict(SettleTarget.DEAD, now, failure)
     return None
+
+
+def judge_uncallable(attempt: int, last: Failure | None, now: int) -> Verdict:
+    """Return the verdict on a task without a callback in a topic whose tasks are delivered: dead, to be seen."""
+    message = "it has no callback, and its topic's tasks are delivered (deliver push)"
+    return Verdict(SettleTarget.DEAD, now, _final_failure(last or NO_FAILURE, attempt, now, "no callback", message))
 
 
 def judge_unreadable(attempt: int, error: UnreadableBody, now: int) -> Verdict:

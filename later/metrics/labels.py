@@ -6,8 +6,10 @@ Prometheus sees no increase in a series whose first value is 1.
 from __future__ import annotations
 
 OUTCOMES = ("done", "busy", "failed", "gone")
-DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body", "address")
-HELD = ("no", "rate", "concurrency", "pause", "receiver", "origin")
+DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body", "address", "rejected", "no callback")
+PULLED = "pull"
+"""What holds tasks that consumers claim: no worker ever delivers them."""
+HELD = ("no", "rate", "concurrency", "pause", "receiver", "origin", PULLED)
 DENIAL_REASONS = ("no_key", "mistyped", "unknown", "ended", "scope", "namespace", "rate")
 REQUEUED_FROM = ("unack", "error")
 

@@ -22,6 +22,7 @@ from later.metrics.labels import (
     FAILURE_CODES,
     HELD,
     OUTCOMES,
+    PULLED,
     REFUSAL_CAUSES,
     REQUEUED_FROM,
     failure_code,
@@ -157,7 +158,7 @@ class Metrics:
         self.consumers = ConsumerMetrics(own, self._by_topic, self.topics)
         self.requests = RequestMetrics(own)
         ProcessCollector(registry=own)
-        self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD}
+        self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD if held != PULLED}
         self._topic_counters = (
             self.deliveries,
             self.claims_throttled,

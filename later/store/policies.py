@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import msgspec
 
-from later.core.errors import Conflict
-from later.core.policy import Policy
+from later.core.errors import Conflict, LaterError
+from later.core.policy import Deliver, Policy
 from later.core.policy_scopes import NO_SETTINGS, Level, Policies, PolicyScope, Settings
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs
-from later.store.keys import Keys
+from later.store.keys import Bucket, Keys
+from later.store.schema import PULL
 from later.store.scripts import Argument
 from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
 
@@ -33,6 +35,8 @@ class PolicyBook:
     def __init__(self, client: Client, keys: Keys, daemon: Policy, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._keys = [keys.policies, keys.policy_changes, keys.ramps, keys.held_origin_topics]
+        self._meta = keys.meta
+        self._shards = keys.shards
         self._monotonic = monotonic
         self.latest = Policies(daemon)
         """The policies as they were read last."""
@@ -66,7 +70,8 @@ class PolicyBook:
     async def replace_settings(self, scope: PolicyScope, decide: Callable[[Policies], Settings]) -> Policies:
         """Replace the settings of one scope by those that `decide` returns; return the policies from then on.
 
-        `decide` gets the policies that the change is made from. If others are set meanwhile, it decides again.
+        `decide` gets the policies that the change is made from. If others are set meanwhile, it decides again. A topic
+        that becomes pulled is held at once, and so are the topics of a namespace when a worker meets them.
 
         Raises:
             Refused: the result is no valid policy.
@@ -77,13 +82,23 @@ class PolicyBook:
             for _ in range(MAX_STARTS):
                 before = await self.read()
                 version, settings = self._version, decide(before)
-                before.with_settings(scope, settings)
+                after = before.with_settings(scope, settings)
+                if settings.fields.get("deliver") == Deliver.PULL:  # first, so that no older daemon starts meanwhile
+                    await self._client.execute("set_policy", scripts.NEED.call([self._meta], [PULL]))
                 written = b"" if settings == NO_SETTINGS else _encode(settings)
                 arguments: list[Argument] = [f"{scope.level}:{scope.name}", version or 0, written, CHANGES_KEPT]
                 if await self._client.execute("set_policy", scripts.SET_POLICY.call(self._keys, arguments)) >= 0:
+                    if scope.level is Level.TOPIC and after.for_scope(scope).deliver is Deliver.PULL:
+                        await self._hold(scope.name)
                     await self._shared_read.renew_after_change()
                     return self.latest
             raise Conflict("the policies changed each time they were looked at: try again")
+
+    async def _hold(self, topic: str) -> None:
+        """Hold a topic in all shards until it is resumed. If that fails, the worker that meets the topic does it."""
+        holds = [scripts.HOLD.call([shard.wakes[Bucket.DELAY], shard.topics], [topic, "inf"]) for shard in self._shards]
+        with suppress(LaterError):
+            await self._client.execute_all("hold", holds)
 
     async def _read(self) -> None:
         asked_at = self._monotonic()

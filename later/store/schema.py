@@ -19,7 +19,9 @@ OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (7, 2)
 INDEX_IS_COMPLETE = "topics"
 """The field of `later:meta` that says that the index of topics has all of them: older versions did not keep it."""
-KNOWN_NEEDS: frozenset[str] = frozenset()
+PULL = "pull"
+"""The name of pulled topics in `needs`: a version that does not know them would call the callbacks of tasks without."""
+KNOWN_NEEDS = frozenset({PULL})
 """Names of the features that a store may need of its daemons. `needs` in `later:meta` lists them, separated by commas.
 
 A version that stores something that older ones would misread writes its name there. So they refuse the store, which

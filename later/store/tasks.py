@@ -152,18 +152,18 @@ class Tasks:
         )
 
     async def claim(
-        self, requests: Sequence[ClaimRequest], now: int, lease_end: int, max_bytes: int = MAX_CLAIM_BYTES
+        self, requests: Sequence[ClaimRequest], now: int, lease_end: int, max_bytes: int | None = None
     ) -> list[ClaimResult | LaterError]:
         """Claim due tasks, delay → unack, at most 500 for each request; `lease_end` (ms) is that of usual leases.
 
-        The bodies of each script call are limited by its part of `max_bytes`, but it returns at least one task. A topic
-        that gets none for that reason keeps its turn. Of requests for the same topic and shard only the first one
-        counts.
+        The bodies of each script call are limited by its part of `max_bytes` (None: `MAX_CLAIM_BYTES`), but it returns
+        at least one task. A topic that gets none for that reason keeps its turn. Of requests for the same topic and
+        shard only the first one counts.
 
         Raises:
             StoreDown: whether anything was claimed is not known.
         """
-        max_bytes //= max(len(requests), 1)
+        max_bytes = (max_bytes or MAX_CLAIM_BYTES) // max(len(requests), 1)
         shards = self._keys.shards
         groups = group_topics(
             (shards[request.shard], request.topic.encode(), min(request.limit, MAX_TASKS)) for request in requests

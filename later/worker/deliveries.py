@@ -15,13 +15,14 @@ import structlog
 from later.core.errors import LaterError, format_traceback
 from later.core.held import Held
 from later.core.origin import Origin
-from later.core.policy import Policy
+from later.core.policy import Deliver, Policy
 from later.core.retry import (
     Outcome,
     OutcomeKind,
     SettleTarget,
     Verdict,
     judge,
+    judge_uncallable,
     judge_unreadable,
     judge_unsent,
 )
@@ -209,13 +210,16 @@ class DeliveryPool:
     async def _attempt(self, delivery: _Delivery) -> Outcome | Verdict | PutBack:
         """Return the outcome of the call; if none is to be made, the verdict.
 
-        The task is put back if its lease is too short, or if this machine could not make the call.
+        The task is put back if its lease is too short, if consumers are to claim it, or if this machine could not make
+        the call.
         """
         claim, clock = delivery.claim, self._store.clock
         now = clock.now()
         policy = self._store.policies.latest.for_topic(claim.topic)
         if not isinstance(claim.task, Task):
             return judge_unreadable(claim.attempt, claim.task, now.high)
+        if policy.deliver is Deliver.PULL or not claim.task.callback:
+            return await self._leave_uncalled(claim, claim.task)
         unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
         if unsent is not None:
             return unsent
@@ -236,6 +240,21 @@ class DeliveryPool:
             took_ms = int(took_s * 1000)
             self._origin_share.end_call(claim.topic, delivery.origin, took_ms, now.low + took_ms)
         return outcome
+
+    async def _leave_uncalled(self, claim: Claim, task: Task) -> Verdict | PutBack:
+        """Leave a pulled topic's task to consumers, and hold the topic; a task without a callback is dead elsewhere.
+
+        The policies are read anew, because this process may not know of a change yet.
+        """
+        try:
+            policies = await self._store.policies.read()
+            if policies.for_topic(claim.topic).deliver is Deliver.PULL:
+                await self._store.permits.hold_paused([(claim.topic, claim.shard)])
+            elif not task.callback:
+                return judge_uncallable(claim.attempt, claim.failure, self._store.clock.now().high)
+        except LaterError as error:
+            log.debug("policies not read", id=claim.id, topic=claim.topic, reason=str(error))
+        return PutBack(claim, claim.due_at)
 
     async def _judge(self, deliveries: Sequence[_Delivery]) -> list[tuple[_Delivery, Settlement]]:
         """Return the settlements of deliveries that have a result, all judged at the same time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from later.core.held import Held
+from later.core.policy import Deliver
 from later.core.policy_scopes import Level, Policies, namespace_from_topic
 
 SAME_HOLD_MS = 1000
@@ -66,12 +67,15 @@ class HoldHistory:
         return hold.kind if hold is not None and self._goes_on(hold, now) else Held.NO
 
     def add_ended_pauses(self, policies: Policies, now: int) -> None:
-        """Remember the pauses that a change of the policies ended. Cheap if nothing has changed."""
+        """Remember the pauses that a change of the policies ended, also by consumers. Cheap if nothing has changed."""
         before, self._policies = self._policies, policies
         if before is policies or before is None:
             return
         for scope, settings in before.settings.items():
-            if settings.fields.get("paused") and not policies.for_scope(scope).paused:
+            fields = settings.fields
+            if (fields.get("paused") or fields.get("deliver") == Deliver.PULL) and not policies.for_scope(
+                scope
+            ).is_held:
                 hold = _Hold(Held.PAUSE, now - 1, now + RESUME_MS)
                 holds = self._holds if scope.level is Level.TOPIC else self._namespaces
                 holds[scope.name] = hold

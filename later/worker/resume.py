@@ -20,7 +20,7 @@ RESUME_AFTER_MS = 1100
 
 
 class Resumer:
-    """Tick function that ends the holds of topics that are no longer paused."""
+    """Tick function that ends the holds of topics that are neither paused nor pulled any more."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class Resumer:
         """When each topic may be claimed again, and when it is at full speed (None: at once)."""
         for topic in await self._store.permits.paused_topics():
             policy = policies.for_topic(topic)
-            if policy.paused:
+            if policy.is_held:
                 continue
             claimed_from = now + RESUME_AFTER_MS
             times[topic] = (claimed_from, claimed_from + policy.ramp_ms) if policy.ramp_ms else (now, None)

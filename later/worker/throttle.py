@@ -89,15 +89,15 @@ class Throttle:
                 self.history.add(topic, kind, now, until)
 
     async def hold_paused(self, due: list[DueTopic], policies: Policies) -> list[DueTopic]:
-        """Return the entries of topics that are not paused; hold the others in the store until they are resumed."""
+        """Return the entries of topics that are neither paused nor pulled; hold the others until they are resumed."""
         self._slow_start.forget_finished(self._store.clock.now().low)
         if not policies.has_limits:
             return due
-        paused = {entry for entry in due if self._store.policies.latest.for_topic(entry.topic).paused}
-        if not paused:
+        held = {entry for entry in due if self._store.policies.latest.for_topic(entry.topic).is_held}
+        if not held:
             return due
-        await self._store.permits.hold_paused([(entry.topic, entry.shard) for entry in paused])
-        return [entry for entry in due if entry not in paused]
+        await self._store.permits.hold_paused([(entry.topic, entry.shard) for entry in held])
+        return [entry for entry in due if entry not in held]
 
     def claim_limit(self, topic: str, policies: Policies, now: int) -> int | None:
         """Return how many tasks of the topic may be claimed, as far as this instance knows; None means no limit."""

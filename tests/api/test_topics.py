@@ -45,6 +45,9 @@ SETTABLE: list[tuple[str, Any, Any]] = [
     ("ramp", 0, 3600),
     ("dead_keep", 86_400, 0),
     ("sign", "topic", "off"),
+    ("deliver", "pull", "push"),
+    ("claim_lease", 43_200, 1),
+    ("max_claims", 5, 0),
 ]
 """Each field with two different values."""
 
@@ -190,6 +193,10 @@ WRONG: list[tuple[str, str, str]] = [
     ("ramp", '"10s"', 'a number of seconds from 0 to 315619200, or null to inherit, got "10s"'),
     ("dead_keep", "-1", "a number of seconds from 0 to 31561920000, or null to inherit, got -1"),
     ("sign", '"on"', '"off", "namespace", "topic" or "origin", or null to inherit, got "on"'),
+    ("deliver", '"fetch"', '"push" or "pull", or null to inherit, got "fetch"'),
+    ("claim_lease", "0.999", "a number of seconds from 1 to 43200, or null to inherit, got 0.999"),
+    ("claim_lease", "43200.001", "a number of seconds from 1 to 43200, or null to inherit, got 43200.001"),
+    ("max_claims", "-1", "an integer from 0 to 1000000, or null to inherit, got -1"),
 ]
 
 

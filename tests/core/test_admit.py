@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from later.core.admit import admit
 from later.core.errors import Refused
-from later.core.policy import DelayMode, Policy
+from later.core.policy import DelayMode, Deliver, Policy
 from later.core.policy_scopes import Policies, Settings, namespace_scope, topic_scope
-from later.core.task import Draft, Task, decode_task, encode_task
+from later.core.task import Draft, Task, decode_task, encode_task, new_id
 from later.core.validation import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, to_milliseconds
 from tests.builders import NOW, a_draft
 from tests.cases import each_case
@@ -43,6 +44,31 @@ def refuse_draft(policy: Policy | None = None, /, **changes: Any) -> Refused:
     with pytest.raises(Refused) as caught:
         admit_draft(policy, **changes)
     return caught.value
+
+
+class TestPulledTopics:
+    """In a pulled topic tasks have no callback, and ids that sort in the order of creation."""
+
+    PULLED = Policy(deliver=Deliver.PULL)
+
+    def test_a_task_has_no_callback(self) -> None:
+        assert admit_draft(self.PULLED, callback=None).callback == ""
+
+    def test_a_callback_is_refused_by_name(self) -> None:
+        refused = refuse_draft(self.PULLED)
+        assert refused.field == "callback"
+        assert refused.detail == "callback: expected none, because consumers claim the topic's tasks (deliver pull)"
+
+    def test_a_missing_callback_is_refused_elsewhere_and_the_refusal_names_deliver(self) -> None:
+        refused = refuse_draft(callback=None)
+        assert (refused.field, "deliver pull" in refused.detail) == ("callback", True)
+
+    def test_an_id_that_the_caller_leaves_out_is_ordered_and_its_own_is_kept(self) -> None:
+        policies, draft = Policies(self.PULLED), a_draft(callback=None)
+        ids = [admit(draft, policies, NOW, new_id()).id for _ in range(10)]
+        assert ids == sorted(ids)
+        assert {uuid.UUID(id).version for id in ids} == {7}
+        assert admit_draft(self.PULLED, callback=None, id="own").id == "own"
 
 
 class TestAdmittedTask:
@@ -115,7 +141,6 @@ class TestRefusals:
             ("topic", "x" * 256, '"' + "x" * 76 + "…"),
             ("topic", "ü" * 128, '"' + "ü" * 76 + "…"),
             ("topic", "default/" + "x" * 248, '"default/' + "x" * 68 + "…"),
-            ("callback", None, "nothing"),
             ("callback", "", '""'),
             ("callback", "/success", '"/success"'),
             ("callback", "h/success", '"h/success"'),

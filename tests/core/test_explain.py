@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic, format_duration, format_time
-from later.core.policy import Policy
-from later.core.retry import Failure
+from later.core.policy import Deliver, Policy
+from later.core.retry import Failure, judge_uncallable
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 
@@ -32,6 +32,7 @@ def explain(task: TaskFacts, topic: TopicFacts = IDLE) -> str:
 DUE_TASK = facts("delay", NOW - 12_000)
 REFUSED = "this host's address may not be called: private"
 PAUSED = Policy(paused=True)
+PULLED = Policy(deliver=Deliver.PULL)
 
 
 @each_case(
@@ -60,6 +61,10 @@ PAUSED = Policy(paused=True)
         (DUE._replace(full_speed_at=AT), "its topic is in slow start until 08:04:05Z; due for 12 s"),
         (DUE._replace(**NO_WORKER, policy=Policy(paused=True, concurrency=1), unack=1, held_until=AT),
          "no worker is running; its topic is paused; due for 12 s"),
+        (DUE._replace(**NO_WORKER, policy=PULLED, paused=True, unack=1),
+         "waits for a consumer (its topic has deliver pull); due for 12 s"),
+        (DUE._replace(policy=Policy(deliver=Deliver.PULL, paused=True), paused=True),
+         "its topic is paused; due for 12 s"),
         (DUE._replace(unack=128, oldest_due_at=NOW - 12_000),
          "128 of its topic's deliveries are in flight: it has no free slot; due for 12 s"),
         (DUE._replace(unack=128, oldest_due_at=NOW - 900), "due for 12 s"),
@@ -79,6 +84,17 @@ def test_a_due_task_is_explained(topic: TopicFacts, sentence: str) -> None:
         (facts("delay", NOW + 10_800_000), IDLE._replace(policy=PAUSED), "due in 3 h; its topic is paused"),
         (facts("delay", NOW + 60_000), IDLE._replace(**NO_WORKER), "due in 60 s; no worker is running"),
         (facts("delay", NOW + 60_000), IDLE._replace(held_until=NOW + 50_000), "due in 60 s"),
+        (facts("delay", NOW + 60_000), IDLE._replace(policy=PULLED, paused=True), "due in 60 s"),
+        (facts("unack", NOW + 28_000, attempts=3), IDLE._replace(policy=PULLED),
+         "claimed by a consumer, on attempt 3: its lease ends in 28 s"),
+        (facts("unack", NOW - 5000, attempts=3), IDLE._replace(policy=PULLED, **NO_WORKER),
+         "the lease of attempt 3 expired 5 s ago: it will be retried; no worker is running"),
+        (facts("error", AT, failure=FAILURE), IDLE._replace(policy=PULLED, **SILENT_WORKER),
+         "retry 2 of 5 at 08:04:05Z, last answer 503; no worker heartbeat for 40 s"),
+        (facts("dead", NOW, failure=Failure(1, "rejected", None, "no such order", NOW, None, 1)), IDLE,
+         "dead because its consumer rejected it: no such order"),
+        (facts("dead", NOW, failure=judge_uncallable(1, None, NOW).failure), IDLE,
+         "dead because it has no callback, and its topic's tasks are delivered (deliver push)"),
         (facts("delay", NOW + 60_000), IDLE._replace(held_until=AT),
          "due in 60 s; its topic is held until 08:04:05Z, as its receiver asked"),
         (facts("delay", NOW + 60_000), IDLE._replace(paused=True),
