@@ -70,7 +70,9 @@ class Dispatcher:
                 continue
             admission = admissions.get(topic)
             if admission is None:
-                admission = admissions[topic] = self._origin_share.admission(topic, now)
+                admission = admissions[topic] = self._origin_share.admission(
+                    topic, now, self._store.policies.latest.for_topic(topic).timeout_ms
+                )
             for claim in result.claims:
                 again_at = self._admit(admission, claim, now)
                 if again_at is None:

@@ -3,7 +3,8 @@
 The rule of topics, one level down: of the slots that a topic may use, an origin may hold at most three times those that
 are free. Three groups of origins share like one origin each: those that are new, those that were well a
 moment ago, and those that are slow. Otherwise forty hosts that hang would take all slots together. Of a thousand hosts
-that hang, some would always be new; so the new ones and the slow ones together leave slots to the others.
+that hang, some would always be new. So the new ones and the slow ones together leave slots to the others; and while
+they hold three times the free ones, new ones get the rest one by one, spread over the time after which calls time out.
 
 The origin of a task is known only after its claim. So a claim assumes that all tasks to come are of the fullest origin
 that ends calls, which is exact for a topic with one receiver. A few more are claimed ten times a second, to find tasks
@@ -13,21 +14,18 @@ as fast as possible.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from later.core.origin import Origin
 from later.worker.fair_share import share
+from later.worker.new_origins import NewOriginPace, OriginHistory
 
 NEW_MS = 100
 """How long an origin that begins calls is taken to be well: one that has ended none by then is slow."""
 PROMPT_CALL_MS = 1000
 """A call that ends within this time shows that its origin is not slow, for as long again."""
+UNPROVEN_PER_FREE = 3
+"""While new and slow origins together hold more than this many times the slots that are free, new ones take turns."""
 MAX_UNPROVEN_PER_FREE = 15
 """New and slow origins together may hold this many times the slots that are free: new ones that hang are slow soon."""
-WELL_MS = 10_000
-"""How long an origin without calls is known to be well, after a call that ended promptly."""
-MAX_WELL = 1000
-"""How many origins without calls are known to be well, in all topics; of more, those whose calls ended last."""
 STALL_MS = 100
 """An origin stalls if it ends no call for this long, and twice the time that its last call took."""
 PROBE_EVERY_MS = 100
@@ -118,26 +116,6 @@ class _OriginSlots:
         self.changed_at = now
 
 
-class _WellOrigins:
-    """Origins without calls that ended their last one promptly a moment ago, by topic."""
-
-    def __init__(self) -> None:
-        self._until: OrderedDict[tuple[str, Origin], int] = OrderedDict()
-
-    def add(self, topic: str, origin: Origin, now: int) -> None:
-        self.remove(topic, origin)
-        self._until[topic, origin] = now + WELL_MS
-        if len(self._until) > MAX_WELL:
-            self._until.popitem(last=False)
-
-    def remove(self, topic: str, origin: Origin) -> None:
-        self._until.pop((topic, origin), None)
-
-    def first_group(self, topic: str, origin: Origin, now: int) -> int:
-        """Return the group of an origin that has no calls."""
-        return _WELL if self._until.get((topic, origin), 0) > now else _NEW
-
-
 class _TopicOrigins:
     """The origins of one topic that hold slots, or whose tasks wait in line."""
 
@@ -145,18 +123,20 @@ class _TopicOrigins:
         "any_stalls",
         "busy",
         "ended",
+        "history",
         "name",
         "origins",
+        "pace",
         "probe_at",
         "probe_size",
         "waiting",
         "waiting_at",
-        "well",
     )
 
-    def __init__(self, name: str, well: _WellOrigins, now: int) -> None:
+    def __init__(self, name: str, history: OriginHistory, now: int) -> None:
         self.name = name
-        self.well = well
+        self.history = history
+        self.pace = NewOriginPace(now)
         self.origins: dict[Origin, _OriginSlots] = {}
         self.busy: dict[Origin, _OriginSlots] = {}
         """Those of them that hold slots: no more than there are slots."""
@@ -173,8 +153,14 @@ class _TopicOrigins:
     def of(self, origin: Origin, now: int) -> _OriginSlots:
         slots = self.origins.get(origin)
         if slots is None:
-            slots = self.origins[origin] = _OriginSlots(self.well.first_group(self.name, origin, now), now)
+            slots = self.origins[origin] = _OriginSlots(self.first_group(origin, now), now)
         return slots
+
+    def first_group(self, origin: Origin, now: int) -> int:
+        """Return the group of an origin that has no calls."""
+        if self.history.is_well(self.name, origin, now):
+            return _WELL
+        return _SLOW if self.history.is_slow(self.name, origin, now) else _NEW
 
     def count_groups(self, now: int) -> list[int]:
         """Return how many slots each group holds."""
@@ -218,7 +204,7 @@ class OriginShare:
 
     def __init__(self) -> None:
         self._topics: dict[str, _TopicOrigins] = {}
-        self._well = _WellOrigins()
+        self._history = OriginHistory()
         self._planned: dict[str, int] = {}
         """How many slots each topic may take by the plan under way."""
         self._probed: set[str] = set()
@@ -269,12 +255,12 @@ class OriginShare:
             return 0
         return known.probe_at
 
-    def admission(self, topic: str, now: int) -> Admission:
-        """Return the decisions on tasks of a topic that were claimed together by the plan.
+    def admission(self, topic: str, now: int, timeout_ms: int) -> Admission:
+        """Return the decisions on tasks of a topic that were claimed together by the plan; its calls end by a timeout.
 
         No more of them may begin than were planned: the other free slots are those of topics that were planned later.
         """
-        return Admission(self._of(topic, now), self._planned[topic], now)
+        return Admission(self._of(topic, now), self._planned[topic], now, timeout_ms)
 
     def acquire(self, topic: str, origin: Origin, now: int, count: int = 1) -> None:
         """Begin calls."""
@@ -298,10 +284,7 @@ class OriginShare:
         slots.release(count, now)
         if not slots.in_use:
             del known.busy[origin]
-            if slots.was_prompt:
-                self._well.add(topic, origin, now)
-            else:
-                self._well.remove(topic, origin)
+            self._history.add(topic, origin, now, was_prompt=slots.was_prompt)
             if slots.is_idle(now):
                 del known.origins[origin]
                 if not known.origins:
@@ -317,7 +300,7 @@ class OriginShare:
     def _of(self, topic: str, now: int) -> _TopicOrigins:
         known = self._topics.get(topic)
         if known is None:
-            known = self._topics[topic] = _TopicOrigins(topic, self._well, now)
+            known = self._topics[topic] = _TopicOrigins(topic, self._history, now)
         return known
 
 
@@ -327,10 +310,11 @@ class Admission:
     `open_slots` is how many of them may begin.
     """
 
-    def __init__(self, known: _TopicOrigins, open_slots: int, now: int) -> None:
+    def __init__(self, known: _TopicOrigins, open_slots: int, now: int, timeout_ms: int) -> None:
         self._known = known
         self._open_slots = open_slots
         self._now = now
+        self._timeout_ms = timeout_ms
         self._groups = known.count_groups(now)
         if now >= known.waiting_at + MIN_PAUSE_MS:
             known.count_waiting(now)
@@ -342,7 +326,7 @@ class Admission:
         in_use, group = self._in_use_and_group(origin)
         if group != _PROMPT:
             in_use = max(in_use, self._groups[group])
-        if not share(self._open_slots, in_use) or (group == _NEW and self._are_unproven_full):
+        if not share(self._open_slots, in_use) or (group == _NEW and not self._admits_new(origin)):
             return False
         self._open_slots -= 1
         self._groups[group] += 1
@@ -351,13 +335,25 @@ class Admission:
     def _in_use_and_group(self, origin: Origin) -> tuple[int, int]:
         slots = self._known.origins.get(origin)
         if slots is None:
-            return 0, self._known.well.first_group(self._known.name, origin, self._now)
+            return 0, self._known.first_group(origin, self._now)
         return slots.in_use, slots.group(self._now)
 
+    def _admits_new(self, origin: Origin) -> bool:
+        """Return True if a call to a new origin may begin beside the other new and slow ones."""
+        if not self._are_unproven_many:
+            return True
+        unproven = self._groups[_NEW] + self._groups[_SLOW]
+        if unproven > MAX_UNPROVEN_PER_FREE * self._open_slots:
+            return False
+        slots = unproven + self._open_slots
+        turns = slots // (1 + UNPROVEN_PER_FREE) - slots // (1 + MAX_UNPROVEN_PER_FREE)
+        waited = origin in self._known.origins
+        return self._known.pace.admits(origin, self._now, self._timeout_ms // max(turns, 1), waited=waited)
+
     @property
-    def _are_unproven_full(self) -> bool:
-        """True if new and slow origins hold as many slots as they may together."""
-        return self._groups[_NEW] + self._groups[_SLOW] > MAX_UNPROVEN_PER_FREE * self._open_slots
+    def _are_unproven_many(self) -> bool:
+        """True if new and slow origins hold so many slots together that new ones take turns."""
+        return self._groups[_NEW] + self._groups[_SLOW] > UNPROVEN_PER_FREE * self._open_slots
 
     @property
     def is_topic_full(self) -> bool:
@@ -369,7 +365,7 @@ class Admission:
         slots = self._known.of(origin, self._now)
         now = self._now
         self._put_back += 1
-        stalls = slots.stalls(now) or (self._are_unproven_full and slots.group(now) == _NEW)
+        stalls = slots.stalls(now) or (self._are_unproven_many and slots.group(now) in (_NEW, _SLOW))
         self._stalled += stalls
         if slots.line_end <= now:
             self._known.waiting += 1

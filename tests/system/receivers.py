@@ -167,7 +167,7 @@ async def _serve(receiver: Receiver, up: threading.Event, stop: asyncio.Event) -
     server = web.Server(receiver.handle, access_log=None, handler_cancellation=True)
     runner = web.ServerRunner(server, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+    site = web.TCPSite(runner, "0.0.0.0", 0, backlog=1024)
     await site.start()
     receiver.port = runner.addresses[0][1]
     up.set()

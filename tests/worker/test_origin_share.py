@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 
 from later.core.origin import Origin
 from later.worker.fair_share import FairShare, share
+from later.worker.new_origins import WELL_MS
 from later.worker.origin_share import (
     FORGET_MS,
     MAX_ENDED_PER_PROBE,
     MAX_PAUSE_MS,
-    MAX_WELL,
     MIN_PAUSE_MS,
     MIN_PROBE,
     NEW_MS,
     PROBE_EVERY_MS,
     PUT_BACK_GRID_MS,
-    WELL_MS,
     OriginShare,
 )
 from tests.builders import NOW
 
+TIMEOUT_MS = 15_000
 SLOTS = st.integers(4, 300)
 WELL = Origin("http", "well.example", 80)
 
@@ -44,7 +44,7 @@ class Slots:
     def begin(self, origin: Origin, now: int = NOW) -> bool:
         """Begin a call, if the rule admits it."""
         self.origins.claim_limit("order", self.open, now)
-        if not self.origins.admission("order", now).admit(origin):
+        if not self.origins.admission("order", now, TIMEOUT_MS).admit(origin):
             return False
         self.topics.acquire("order")
         self.origins.acquire("order", origin, now)
@@ -65,7 +65,7 @@ class Slots:
     def judge(self, *origins: Origin, now: int) -> list[int]:
         """Begin or put back these tasks of one claim; return when those that were put back are due again."""
         self.origins.claim_limit("order", self.open, now)
-        admission = self.origins.admission("order", now)
+        admission = self.origins.admission("order", now, TIMEOUT_MS)
         times = []
         for origin in origins:
             if admission.admit(origin):
@@ -112,7 +112,7 @@ class TestTheRule:
             while worker.origins.in_use("order", WELL):
                 worker.end(WELL, began, now + 5)
         assert worker.begin(WELL, now + WELL_MS)
-        assert not worker.begin(an_origin(1000), now + WELL_MS)
+        assert not worker.begin(an_origin(999), now)
 
     def test_tasks_of_new_origins_that_wait_for_slow_ones_are_passed_over_fast(self) -> None:
         worker = Slots(256)
@@ -123,18 +123,38 @@ class TestTheRule:
         assert wanted > 500
         assert worker.origins.probes("order")
 
-    def test_origins_are_known_to_be_well_for_a_while_and_no_more_of_them_than_a_thousand(self) -> None:
+    def test_a_new_origin_is_called_within_half_a_second_beside_a_thousand_that_hang(self) -> None:
         worker = Slots(256)
-        origins = [an_origin(number) for number in range(MAX_WELL + 1)]
-        for origin in origins:
-            worker.begin(origin)
-            worker.end(origin, NOW, NOW + 5)
-        assert len(worker.origins) == 0
-        for now in range(NOW, NOW + 1000, NEW_MS):
-            worker.judge(*(Origin("https", origin.host, 443) for origin in origins), now=now)
-        assert not worker.begin(origins[0], now)
-        assert worker.begin(origins[1], now)
-        assert not worker.begin(origins[2], NOW + 5 + WELL_MS)
+        hanging = [an_origin(number) for number in range(1000)]
+        under_way: list[tuple[int, Origin]] = []
+        waits: list[int] = []
+        came_at = NOW + 1000
+        for now in range(NOW, NOW + 3 * TIMEOUT_MS // 2, NEW_MS):
+            for began, origin in [call for call in under_way if call[0] + TIMEOUT_MS <= now]:
+                worker.end(origin, began, now)
+                under_way.remove((began, origin))
+            before = {origin: worker.origins.in_use("order", origin) for origin in hanging}
+            worker.judge(*hanging, now=now)
+            for origin in hanging:
+                under_way += [(now, origin)] * (worker.origins.in_use("order", origin) - before[origin])
+            if now >= came_at:
+                well = Origin("http", f"well-{len(waits)}.example", 80)
+                if worker.judge(well, now=now) == []:
+                    worker.end(well, now, now + 5)
+                    waits.append(now - came_at)
+                    came_at = now + 1000
+        assert len(waits) > 15
+        assert max(waits) < 500
+
+    def test_an_origin_whose_calls_timed_out_is_no_new_one_when_it_is_called_again(self) -> None:
+        worker = Slots(256)
+        hanging = [an_origin(number) for number in range(1000)]
+        worker.begin(hanging[0])
+        worker.end(hanging[0], NOW, NOW + TIMEOUT_MS)
+        for now in (NOW + TIMEOUT_MS, NOW + TIMEOUT_MS + NEW_MS):
+            worker.judge(*hanging[1:], now=now)
+        assert not worker.begin(hanging[0], now)
+        assert worker.begin(WELL, now)
 
     def test_origins_that_hang_get_no_more_slots_after_their_calls_timed_out(self) -> None:
         worker = Slots(256)
