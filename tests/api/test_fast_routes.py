@@ -7,6 +7,8 @@ import json
 import random
 import re
 
+from hypothesis import settings
+
 from tests.api.api_fixture import MINIMAL, ApiFixture
 from tests.cases import each_case
 
@@ -73,7 +75,7 @@ async def exchange(api: ApiFixture, request: bytes) -> tuple[list[bytes], bytes]
     return sorted(lines), re.sub(rb'("id":"[0-9a-f-]{36}"|"created":(true|false)|,"ended":true)', b"", body)
 
 
-@each_case("seed", range(4))
+@each_case("seed", range(settings().max_examples // 10))
 async def test_the_same_request_has_the_same_answer_on_both_ways(api: ApiFixture, seed: int) -> None:
     choose = random.Random(seed)
     for _ in range(100):

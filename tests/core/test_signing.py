@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-from datetime import UTC, datetime
+from datetime import datetime, tzinfo
+from typing import Self
 from unittest.mock import patch
 
 import msgspec
@@ -50,9 +51,13 @@ def live_generations(ring: KeyRing, now: int, scope: SecretScope = SHOP) -> list
 
 def verify(secret: str, headers: dict[str, str], body: bytes, now_s: int = NOW // 1000) -> object:
     """Verify a delivery as the package of the standard does, at a time (s)."""
-    with patch("standardwebhooks.webhooks.datetime") as clock:
-        clock.now.return_value = datetime.fromtimestamp(now_s, UTC)
-        clock.fromtimestamp = datetime.fromtimestamp
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(now_s, tz)
+
+    with patch("standardwebhooks.webhooks.datetime", Clock):
         return Webhook(secret).verify(body, headers)
 
 

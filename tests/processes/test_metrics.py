@@ -79,7 +79,7 @@ def test_counters_of_an_exited_process_stay_and_its_gauges_do_not(totals: Proces
     assert again["later_tasks_created_total"] == 7
 
 
-@given(st.lists(st.tuples(st.integers(0, PROCESSES - 1), st.floats(0, 1e6), st.booleans()), max_size=20))
+@given(st.lists(st.tuples(st.integers(0, PROCESSES - 1), st.floats(0, 1e6), st.booleans()), max_size=8))
 def test_no_counter_goes_down_by_rounding_when_processes_exit(steps: list[tuple[int, float, bool]]) -> None:
     totals, last = ProcessMetrics(Metrics(), PROCESSES), 0.0
     running = [a_process() for _ in range(PROCESSES)]

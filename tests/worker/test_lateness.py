@@ -10,6 +10,12 @@ from tests.store_fixture import StoreFixture, hold_topic
 from tests.worker.workers import FakeSender, ManualWorker, busy
 
 
+@pytest.fixture
+def shards() -> int:
+    """Return 16: what held a task does not depend on the shards."""
+    return 16
+
+
 def first_deliveries(worker: ManualWorker) -> dict[str, int]:
     """Return the number of first deliveries by what held them; without those that are 0."""
     value = worker.metrics.registry.get_sample_value

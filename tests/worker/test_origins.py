@@ -29,6 +29,12 @@ MANY_HANG = [f"http://host-{number}.example/" for number in range(40)]
 THOUSAND_HANG = [f"http://host-{number}.example/" for number in range(1000)]
 
 
+@pytest.fixture
+def shards() -> int:
+    """Return 16: with one shard, everything is the same with fewer calls."""
+    return 16
+
+
 class OriginSender(FakeSender):
     """A sender to receivers of which some hang, and some give an answer of their own."""
 
