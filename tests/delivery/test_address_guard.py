@@ -23,9 +23,12 @@ from later.delivery.http_client import LocalFault
 from later.delivery.own_address import OwnAddresses, is_own_address
 from later.delivery.proxy import Proxy
 from tests.builders import NO_GUARD, NOW, a_task
+from tests.cases import each_case
 from tests.delivery.forward_proxy import ForwardProxy
 from tests.receivers import (
     DONE,
+    Behavior,
+    Connection,
     PolicySender,
     Receiver,
     a_sender,
@@ -222,16 +225,37 @@ def test_the_kernel_is_asked_for_an_own_address_once_in_ten_seconds(monkeypatch:
     assert asked == ["8.8.8.8", "1.1.1.1"] * 2
 
 
-async def test_a_name_that_moves_after_its_kept_connection_was_closed_is_judged_again(names: NameServers) -> None:
-    names.answers["moves.example"] = [("127.0.0.1",), ("127.0.0.2",)]
+async def closes_at_the_second_request(connection: Connection) -> None:
+    await connection.read_request()
+    await connection.write(DONE)
+    await connection.read_head()
+    connection.close()
+
+
+async def resets_at_the_second_request(connection: Connection) -> None:
+    await connection.read_request()
+    await connection.write(DONE)
+    await connection.read_head()
+    connection.reset()
+
+
+@each_case("behavior", [answers_and_closes(DONE), closes_at_the_second_request, resets_at_the_second_request])
+@each_case("moved_to", [("127.0.0.2",), ("::1",), ("::ffff:127.0.0.2", "0.0.0.0"), ("10.0.0.1", "127.0.0.2")])
+async def test_a_name_that_moves_after_its_kept_connection_was_closed_is_judged_again(
+    names: NameServers, behavior: Behavior, moved_to: Sequence[str]
+) -> None:
+    """A connection is opened for the second call, or when the receiver closes the kept one over it: by other parts."""
+    names.answers["moves.example"] = [("127.0.0.1",), moved_to]
+    names.lookups.clear()
     guard = a_guard(allow=["127.0.0.1/32"])
-    kept = Receiver(answers_and_closes(DONE))
+    kept = Receiver(behavior)
     async with kept.listen(), a_sender(guard=guard) as sender:
         listeners = Listeners()
         listeners.port = int(kept.url.rpartition(":")[2])
-        async with listeners.listen("127.0.0.2"):
+        async with listeners.listen("127.0.0.2", "::1"):
             outcomes = [await listeners.call(sender, "moves.example") for _ in range(2)]
-    assert outcomes == [Outcome(kind=OutcomeKind.DONE, status=200), refused("loopback")]
+    assert outcomes[0] == Outcome(kind=OutcomeKind.DONE, status=200)
+    assert outcomes[1].reason == "address"
     assert (kept.connections, names.lookups["moves.example"], listeners.connections) == (1, 2, {})
 
 
