@@ -25,12 +25,12 @@ class CallbackCheck:
         self._metrics = metrics
 
     def check(self, callback: str) -> None:
-        """Check the URL of a new or changed callback.
+        """Check the URL of a new or changed callback; "", that of a task for consumers, needs no check.
 
         Raises:
             Refused: it is no callback, its host is an address that is refused, or it is not https and has to be.
         """
-        if not self._guard.judges_urls or (has_named_host(callback) and not self._guard.https_only):
+        if not callback or not self._guard.judges_urls or (has_named_host(callback) and not self._guard.https_only):
             return  # a name is judged when it is called
         try:
             refusal = self._guard.judge_url(Origin.of(check_callback(callback)))

@@ -205,7 +205,7 @@ def task_view(record: TaskRecord) -> TaskView:
         execute_time=record.execute_time_s,
         max_retry=None if task is None else task.max_retry,
         has_retry=record.retries_used,
-        callback=None if task is None else task.callback,
+        callback=(task and task.callback) or None,
         content=None if task is None else task.content,
         creat_time=record.created_time_s,
         state=record.state.value,

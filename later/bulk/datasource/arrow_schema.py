@@ -56,7 +56,7 @@ def batch_from_records(records: Sequence[TaskRecord], schema: pa.Schema = SCHEMA
         "execute_time": lambda: [record.execute_time_s for record in records],
         "max_retry": lambda: [task and task.max_retry for task in tasks],
         "has_retry": lambda: [record.retries_used for record in records],
-        "callback": lambda: [task and task.callback for task in tasks],
+        "callback": lambda: [(task and task.callback) or None for task in tasks],
         "content": lambda: [task and task.content for task in tasks],
         "creat_time": lambda: [record.created_time_s for record in records],
         "state": lambda: [record.state.value for record in records],
