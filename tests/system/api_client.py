@@ -77,7 +77,7 @@ def create(url: str, **fields: Any) -> str:
 def create_many(url: str, tasks: Sequence[Mapping[str, Any]]) -> None:
     """Create all tasks. The test fails if any is refused."""
     for start in range(0, len(tasks), MAX_BATCH):
-        chunk = tasks[start : start + MAX_BATCH]
+        chunk = [{"headers": canaries.HEADERS, **task} for task in tasks[start : start + MAX_BATCH]]
         answer = post(url, "/create/batch", chunk)
         assert answer.status == 200, answer
         assert answer.body["created"] == len(chunk), answer.body

@@ -37,6 +37,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def checked_processes() -> Iterator[None]:
+    """No process that a test starts has a secret among its arguments or in its output."""
+    with canaries.checked_processes():
+        yield
+
+
 @pytest.fixture(scope="module", params=[1, 2], ids=["one-process", "two-processes"], autouse=True)
 def processes(request: pytest.FixtureRequest) -> Iterator[int]:
     """The number of processes of each daemon: every promise holds for one and for several."""

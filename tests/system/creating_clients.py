@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.system import canaries
 from tests.system.api_client import post
 
 CLIENTS = 4
@@ -28,7 +29,10 @@ class CreatingClients:
 
     def run(self) -> None:
         while not self._stopping.is_set():
-            task = {"id": str(uuid.uuid4()), "topic": "order", "callback": self._callback, "delay": DELAY_S}
+            task = {
+                "id": str(uuid.uuid4()), "topic": "order", "callback": self._callback, "delay": DELAY_S,
+                "headers": canaries.HEADERS,
+            }  # fmt: skip
             sent_at = time.time()
             while not self._is_accepted(task):
                 self.refused += 1

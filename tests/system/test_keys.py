@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.system import canaries
 from tests.system.api_client import Answer, call
 from tests.system.daemons import COMMAND, Daemon, environment, run_command, run_daemon, run_daemon_as_given, run_up
 from tests.system.stores import StoreServer
@@ -28,7 +29,11 @@ def make_key(data: Path, *options: str) -> str:
     made = run_command("keys", "create", "test", *options, "--data", str(data))
     assert made.returncode == 0, made.stderr
     assert made.stdout[:-1] not in made.stderr
-    return made.stdout.strip()
+    return canaries.add_key(made.stdout.strip())
+
+
+def make_root_key() -> str:
+    return canaries.add_key(run_command("keys", "make").stdout.strip())
 
 
 def send(later: Daemon, key: str | None, method: str = "POST", path: str = "/create", body: Any = TASK) -> Answer:
@@ -39,7 +44,7 @@ def test_a_daemon_that_others_reach_starts_only_with_a_key(folder: Path, data: P
     with run_daemon_as_given("up", folder, "--data", str(data), "--listen", "0.0.0.0:0") as refused:
         assert refused.wait_for_exit() == 1
         assert refused.log.read_text().splitlines()[-1] == NO_KEYS
-    root = run_command("keys", "make").stdout.strip()
+    root = make_root_key()
     for options, env, statuses in (
         ((), {"LATER_ROOT_KEY": root}, (401, 200)),
         (("--auth", "off"), {}, (200, 200)),
@@ -80,7 +85,7 @@ def run_keys(data: Path, *arguments: str) -> str:
 def test_a_rotated_key_works_until_the_overlap_ends(folder: Path, data: Path) -> None:
     with run_up(folder, data) as up:
         old = make_key(data, "--scopes", "create")
-        new = run_keys(data, "rotate", old[6:14], "--overlap", "4s").strip()
+        new = canaries.add_key(run_keys(data, "rotate", old[6:14], "--overlap", "4s").strip())
         time.sleep(SEEN_WITHIN_S)
         assert (send(up, old).status, send(up, new).status) == (200, 200)
         time.sleep(2)
@@ -91,7 +96,7 @@ def test_a_rotated_key_works_until_the_overlap_ends(folder: Path, data: Path) ->
 
 def test_a_daemon_whose_store_is_away_answers_503_until_it_has_read_the_keys(folder: Path, store: StoreServer) -> None:
     made = run_command("keys", "create", "--scopes", "all", "--redis", store.url)
-    key = made.stdout.strip()
+    key = canaries.add_key(made.stdout.strip())
     assert made.returncode == 0, made.stderr
     store.kill()
     listening = ("--redis", store.url, "--listen", "0.0.0.0:0", "--store-timeout", "1")
@@ -114,7 +119,7 @@ def test_the_metrics_of_a_worker_that_others_reach_need_a_key(folder: Path, data
 
 
 def test_a_key_is_seen_in_no_log_no_metric_no_error_and_no_list_of_processes(folder: Path, data: Path) -> None:
-    root = run_command("keys", "make").stdout.strip()
+    root = make_root_key()
     (folder / "root.key").write_text(root + "\n")
     options = ("--root-key-file", str(folder / "root.key"), "--log-level", "debug")
     seen: list[object] = []
