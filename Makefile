@@ -8,11 +8,14 @@ uv := uv==0.13.8
 compile := $(venv)/bin/uv pip compile --quiet --python $(python) --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
-# Examples of each property that is tested: a profile of tests/conftest.py.
+# Examples of each property that is tested, and the store's servers: a profile of tests/conftest.py.
 examples := quick
 
 # A test process for each core: every further one collects all tests and runs a store server of its own.
 test_workers = $(shell getconf _NPROCESSORS_ONLN)
+
+# Tests of processes mostly wait. With more than two at a time, their daemons would be late where the cores are few.
+system_workers := 2
 
 # Without its caches, pytest would compile all tests in each of its processes.
 unexport PYTHONDONTWRITEBYTECODE
@@ -40,8 +43,8 @@ test: $(venv)/.dev ## Run the tests without processes (80 s on two cores); ARGS=
 test-spark: $(venv)/.dev ## Run the tests of Spark's jobs, in one session; they need Java 17 or newer
 	$(python) -m pytest -m "spark and not system" $(ARGS)
 
-test-system: $(venv)/.dev ## Run the tests that start processes, one at a time because some measure lateness
-	$(python) -m pytest -m system $(ARGS)
+test-system: $(venv)/.dev ## Run the tests that start processes, two at a time but for those that measure lateness
+	$(python) -m pytest -m system -n $(system_workers) --maxschedchunk 1 $(ARGS)
 
 test-all check: examples := dev
 test-all: test test-spark test-system ## Run all tests, those of properties with five times as many examples as in test

@@ -1,8 +1,13 @@
-"""Fixtures for tests that start processes; every test of this folder is marked `system`."""
+"""Fixtures for tests that start processes; every test of this folder is marked `system`.
+
+Several processes of pytest run them at a time. A test that is marked `alone` runs while no other one does.
+"""
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,11 +22,39 @@ TAIL = 6000
 """Characters of each log that a failed test shows."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Mark the tests of this folder, and put those that run alone last, so that others wait for few of them."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.system)
+    yield
+    items.sort(key=_runs_alone)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run no test beside one that runs alone. Its time limit begins after the wait."""
+    if item.get_closest_marker("system") is None:
+        return (yield)
+    with ExitStack() as running:
+        with _hold_lock(HERE / "__init__.py", fcntl.LOCK_EX):  # or others would pass a test that waits to run alone
+            running.enter_context(
+                _hold_lock(HERE / "conftest.py", fcntl.LOCK_EX if _runs_alone(item) else fcntl.LOCK_SH)
+            )
+        return (yield)
+
+
+def _runs_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
+
+
+@contextmanager
+def _hold_lock(file: Path, kind: int) -> Iterator[None]:
+    """Hold a lock of a file, exclusive or shared, against other processes of pytest."""
+    with file.open() as opened:
+        fcntl.flock(opened, kind)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

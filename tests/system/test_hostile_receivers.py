@@ -66,6 +66,7 @@ def outcomes(up: Daemon) -> int:
     return int(sum(read_metric(up.url, name) for name in names))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("path", ENDLESS)
 def test_fifty_replies_without_an_end_cost_a_fiftieth_of_a_second_each_and_no_memory(
     folder: Path, data: Path, path: str
@@ -80,6 +81,7 @@ def test_fifty_replies_without_an_end_cost_a_fiftieth_of_a_second_each_and_no_me
         assert resident_mb(up) - memory_before_mb < 20
 
 
+@pytest.mark.alone
 def test_replies_without_an_end_do_not_delay_another_topic(folder: Path, data: Path, receiver: Receiver) -> None:
     """Fifty of each kind, all due at once, and again and again."""
     with run_raw_receiver(ENDLESS) as endless, run_up(folder, data, "--retry-base", "0.5", "--retry-cap", "0.5") as up:

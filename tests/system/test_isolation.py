@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.system.api_client import build_tasks, create_many, read_metric
 from tests.system.daemons import run_up, simulated_fault
 from tests.system.lateness import measure_p99_lateness
@@ -18,6 +20,7 @@ TRIES = 3
 HOSTS = [f"host-{i}.hangs.test" for i in range(40)]
 
 
+@pytest.mark.alone
 def test_a_hanging_receiver_does_not_delay_another_topic(folder: Path, data: Path, receiver: Receiver) -> None:
     receiver.rules["/hangs"] = hang
     backlog = build_tasks(BACKLOG, receiver.url("/hangs"), time.time(), topic="stuck")
@@ -27,6 +30,7 @@ def test_a_hanging_receiver_does_not_delay_another_topic(folder: Path, data: Pat
         assert any(measure_p99_lateness(up, receiver, receiver.url()) < P99_S for _ in range(TRIES))
 
 
+@pytest.mark.alone
 def test_hanging_name_lookups_do_not_delay_another_topic(folder: Path, data: Path, receiver: Receiver) -> None:
     backlog = build_tasks(BACKLOG, receiver.url("/hangs"), time.time(), topic="stuck")
     for i, task in enumerate(backlog):

@@ -30,6 +30,7 @@ def calls_to(receiver: Receiver, path: str) -> list[Call]:
     return [call for call in receiver.calls if call.path == path]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("rate", "seconds"), [(10, 6), (1000, 4)])
 def test_a_rate_is_exact_over_all_workers(
     folder: Path, store: StoreServer, receiver: Receiver, processes: int, rate: int, seconds: int
@@ -95,23 +96,24 @@ def test_a_pause_takes_effect_within_two_seconds_and_deliveries_under_way_end(
 
 
 def test_all_workers_respect_a_receivers_retry_after(folder: Path, store: StoreServer, receiver: Receiver) -> None:
-    receiver.rules["/busy"] = in_sequence(status(503, retry_after="4"), status(200))
+    receiver.rules["/busy"] = in_sequence(status(503, retry_after="5"), status(200))
     options = ("--redis", store.url, "--shards", "16")
     with run_daemon("up", folder, *options) as up, run_daemon("worker", folder, *options) as worker:
         wait_until(up.is_ready, "the daemon is ready")
         worker.wait_for_event("listening")
         busy = create(up.url, topic="order", callback=receiver.url("/busy"))
         wait_until(lambda: receiver.calls_of(busy), "the task is delivered")
-        time.sleep(0.5)
+        time.sleep(PROPAGATION_S)
         busy_at = receiver.calls_of(busy)[0].arrived
         create_many(up.url, build_tasks(50, receiver.url("/others"), time.time()))
         other = create(up.url, topic="healthy", callback=receiver.url("/healthy"))
         wait_until(lambda: receiver.calls_of(other), "other topics are delivered")
         wait_until(lambda: len(calls_to(receiver, "/others")) == 50, "the topic is delivered again")
-        assert min(call.arrived for call in calls_to(receiver, "/others")) >= busy_at + 4
+        assert min(call.arrived for call in calls_to(receiver, "/others")) >= busy_at + 5
         assert post(up.url, "/query", {"id": busy}).status in (200, 404)
 
 
+@pytest.mark.alone
 def test_a_healthy_topic_is_on_time_beside_a_paused_a_limited_and_a_slow_one(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:

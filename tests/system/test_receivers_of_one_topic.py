@@ -36,6 +36,7 @@ def explain(url: str, **body: str) -> str:
     return str(post(url, "/explain", body).body["sentence"])
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("hosts", [1, 40, 1000])
 def test_hosts_that_hang_do_not_delay_another_receiver_of_their_topic(
     folder: Path, data: Path, receiver: Receiver, hosts: int
@@ -54,6 +55,7 @@ def test_hosts_that_hang_do_not_delay_another_receiver_of_their_topic(
         assert hosts <= read_metric(up.url, "later_origins_full") <= hosts * 2, "each process counts its own"
 
 
+@pytest.mark.alone
 def test_a_receiver_that_asks_for_a_pause_does_not_delay_another_one_of_its_topic(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
