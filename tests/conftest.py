@@ -17,7 +17,8 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, prin
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
 """For `make test`: new examples each time, but fewer. `make check` has as many as CI."""
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+PROFILE = "ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "dev")
+hypothesis.settings.load_profile(PROFILE)
 
 # Clients trust nobody, because reading the machine's authorities takes up to 25 ms. A test of TLS names its own.
 os.environ["SSL_CERT_FILE"] = os.devnull
@@ -33,9 +34,9 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(scope="session", params=sorted(SERVERS))
+@pytest.fixture(scope="session", params=["valkey"] if PROFILE == "quick" else sorted(SERVERS))
 def server_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real store server, started once for all tests."""
+    """The URL of a real store server, started once for all tests: of each that there is, in `make test` of one."""
     with run_server(request.param, tmp_path_factory.mktemp(request.param)) as (url, _):
         yield url
 
