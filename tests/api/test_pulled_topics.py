@@ -5,6 +5,7 @@ from __future__ import annotations
 from later.core.address_guard import AddressGuard
 from later.core.policy import Deliver, Policy
 from tests.api.api_fixture import serve_api
+from tests.builders import NOW, a_task
 
 GUARD = AddressGuard(is_own=lambda address: False, is_on=True, https_only=True)
 
@@ -23,7 +24,7 @@ async def test_a_task_without_a_callback_is_created_and_shown_with_none_also_wit
 
 async def test_the_explanation_of_a_due_task_names_its_consumers() -> None:
     async with serve_api(policy=Policy(deliver=Deliver.PULL)) as api:
-        _, created = await api.post("/create", {"topic": "jobs"})
-        status, answer = await api.post("/explain", {"id": created["id"]})
+        await api.store.tasks.create([a_task(id="a", callback="", created_at=NOW - 1000)])
+        status, answer = await api.post("/explain", {"id": "a"})
         assert (status, answer["policy"]["deliver"]) == (200, "pull"), answer
         assert answer["sentence"].startswith("waits for a consumer (its topic has deliver pull); due for ")
