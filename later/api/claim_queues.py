@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import islice
 
 from later.api.claim_requests import WantedTasks
 from later.core.errors import LaterError, TooManyWaiters
@@ -191,26 +192,27 @@ class ClaimQueues:
             self._waiters.discard(waiter)
 
     def _wake(self, queue: TopicQueue, tasks: int) -> None:
-        """Let the first claims of a queue look again, one for each task."""
-        looking = []
-        for waiter in queue.waiters:
-            if waiter.is_looking:
-                looking.append(waiter)
-            elif not waiter.answer.done():
-                tasks -= 1
-                self._look_again(waiter)
-                if not tasks:
-                    return
-        for waiter in looking[:tasks]:
-            waiter.is_rung = True
+        """Let the first claims of a queue look again, one for each task.
 
-    def _look_again(self, waiter: Waiter) -> None:
+        Unless that is all of them, each looks for one task: none gets two before all have one.
+        """
+        waiting = (waiter for waiter in queue.waiters if not waiter.answer.done() and not waiter.is_looking)
+        woken = list(islice(waiting, tasks))
+        most = None if len(woken) == len(queue.waiters) else 1
+        for waiter in woken:
+            self._look_again(waiter, most)
+        if len(woken) < tasks:  # those that are looking may have looked too early
+            for waiter in islice(queue.waiters, tasks):
+                waiter.is_rung = waiter.is_looking
+
+    def _look_again(self, waiter: Waiter, most: int | None = None) -> None:
+        """Let a claim look for tasks, for `most` at most; if it is looking already, when it has found nothing."""
         if waiter.is_looking:
             waiter.is_rung = True
             return
         waiter.is_rung = False
         try:
-            pulled = self._pull(waiter.wanted)
+            pulled = self._pull(waiter.wanted if most is None else waiter.wanted._replace(limit=most))
         except LaterError as error:
             waiter.fail(error)
             return
@@ -235,7 +237,8 @@ class ClaimQueues:
                 if (queue := self._queues.get(topic)) is not None:
                     queue.waiters.pop(waiter, None)
         elif waiter.is_rung and not waiter.answer.done():
-            self._look_again(waiter)
+            queues = (self._queues[topic] for topic in waiter.wanted.topics if topic in self._queues)
+            self._look_again(waiter, most=1 if any(len(queue.waiters) > 1 for queue in queues) else None)
         self._note_next_due(waiter.wanted, result)
 
     def _note_next_due(self, wanted: WantedTasks, result: PullResult) -> None:

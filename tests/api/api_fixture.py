@@ -142,12 +142,13 @@ async def serve_api(
     guard: AddressGuard | None = None,
     cross_site_protection: CrossSiteProtection | None = None,
     connections: ServerConnections | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[ApiFixture]:
-    """Serve the whole API, on an empty store."""
+    """Serve the whole API, on an empty store, at a fixed time unless a clock is given."""
     redis = Redis.from_url(shared_server(), protocol=2, driver_info=None)
     keys, metrics = Keys("later", shards), Metrics()
     await redis.flushall()
-    clock = fixed_clock()
+    clock = clock or fixed_clock()
     client = UnreliableClient(
         redis,
         clock,

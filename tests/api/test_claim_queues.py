@@ -1,0 +1,255 @@
+"""Claims that wait for tasks: what wakes them, how tasks are dealt, and what becomes of a claim that goes away.
+
+They run in real time, and wait for what they test: a claim that nothing wakes would be woken by the look each second,
+which most tests turn off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from later.api import claim_queues
+from later.core.api_keys import Scope
+from later.core.clock import Clock
+from later.core.policy import Deliver, Policy
+from later.core.policy_scopes import topic_scope
+from later.core.task import Task
+from later.store.key_book import KeyBook
+from tests.api.api_fixture import Answer, ApiFixture, ok, serve_api
+from tests.api.keyed_api import KeyedApi, Seconds, keyed
+from tests.builders import a_task
+
+PULLED = Policy(deliver=Deliver.PULL)
+NOTHING = ok(tasks=[], lost=[])
+JOB = {"topic": "jobs"}
+WAIT = {"topic": "jobs", "max": 10, "wait": 20}
+
+
+def real_clock() -> Clock:
+    return Clock(time.monotonic, time.time)
+
+
+@pytest.fixture
+async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiFixture]:
+    """The API on an empty store, in which every topic is pulled, in real time."""
+    monkeypatch.setattr(claim_queues, "LOOK_EVERY_S", 1000)
+    async with serve_api(policy=PULLED, clock=real_clock()) as built:
+        yield built
+
+
+async def reach(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  # what is waited for is seen from outside only
+            await asyncio.sleep(0.001)
+
+
+async def start_waiting(api: ApiFixture, count: int = 1, **fields: Any) -> list[asyncio.Task[Answer]]:
+    """Start claims, and return when they wait."""
+    before = api.metric("later_claim_waiters")
+    claims = [asyncio.create_task(api.post("/claim", {**WAIT, **fields})) for _ in range(count)]
+    await reach(lambda: api.metric("later_claim_waiters") == before + count)
+    return claims
+
+
+async def ids_of(claim: Awaitable[Answer]) -> list[str]:
+    """Return the ids that a claim gets, which must be soon."""
+    async with asyncio.timeout(2):
+        status, answer = await claim
+    assert status == 200, answer
+    return [task["id"] for task in answer["tasks"]]
+
+
+async def put_unseen(api: ApiFixture, **changes: Any) -> Task:
+    """Put a task into the store that is due, as another process would: nothing is rung here."""
+    now = (await api.store.time.now()).low
+    task = a_task(topic="jobs", callback="", created_at=now - 1000, **changes)
+    assert await api.store.tasks.create([task]) == [True]
+    return task
+
+
+async def test_a_create_wakes_a_claim_that_waits(api: ApiFixture) -> None:
+    [claim] = await start_waiting(api)
+    await api.post("/create", {**JOB, "id": "a"})
+    assert await ids_of(claim) == ["a"]
+    assert api.metric("later_claim_waiters") == 0
+    assert api.metric("later_claim_wait_duration_seconds_count") == 1
+
+
+async def test_a_task_that_is_due_later_wakes_it_then_and_not_before(api: ApiFixture) -> None:
+    [claim] = await start_waiting(api)
+    await api.post("/create", {**JOB, "id": "a", "delay": 0.2})
+    assert await ids_of(claim) == ["a"]
+    assert (await api.store.time.now()).high >= (await api.store.lookup.query(["a"]))[0].task.execute_at  # type: ignore[union-attr]
+
+
+async def test_a_claim_that_comes_before_a_known_task_is_due_gets_it_then(api: ApiFixture) -> None:
+    await api.post("/create", {**JOB, "id": "a", "delay": 0.2})
+    [claim] = await start_waiting(api)
+    assert await ids_of(claim) == ["a"]
+
+
+async def test_whatever_makes_a_task_due_wakes_a_claim(api: ApiFixture) -> None:
+    far = {**JOB, "delay": 600}
+    await api.post("/create/batch", [{**far, "id": id} for id in ("ran", "updated", "redriven")])
+    await api.post("/create", {**JOB, "id": "released"})
+    [held] = (await api.post("/claim", WAIT))[1]["tasks"]
+
+    async def kill() -> None:
+        await api.post("/run-now", {"id": "redriven"})
+        [task] = (await api.post("/claim", WAIT))[1]["tasks"]
+        await api.post("/nack", {"leases": [task["lease"]], "dead": True})
+
+    await kill()
+    for path, body, id in (
+        ("/run-now", {"id": "ran"}, "ran"),
+        ("/update", {"id": "updated", "delay": 0}, "updated"),
+        ("/redrive", {"topic": "jobs"}, "redriven"),
+        ("/release", {"leases": [held["lease"]]}, "released"),
+        ("/create/batch", [{**JOB, "id": "new"}], "new"),
+    ):
+        [claim] = await start_waiting(api)
+        assert (await api.post(path, body))[0] == 200
+        assert await ids_of(claim) == [id], path
+
+
+async def test_ninety_claims_get_one_each_of_ninety_tasks(api: ApiFixture) -> None:
+    claims = await start_waiting(api, 90)  # the client of these tests has a hundred connections
+    for batch in ([{**JOB, "id": f"t{n}"} for n in range(start, start + 18)] for start in range(0, 90, 18)):
+        await api.post("/create/batch", batch)
+    got = [await ids_of(claim) for claim in claims]
+    assert [len(ids) for ids in got] == [1] * 90
+    assert len({id for ids in got for id in ids}) == 90
+
+
+async def test_tasks_that_become_due_together_are_dealt_evenly(api: ApiFixture) -> None:
+    claims = await start_waiting(api, 4)
+    now = (await api.store.time.now()).high
+    at = (now + 300) / 1000
+    await api.post("/create/batch", [{**JOB, "execute_time": at} for _ in range(8)])
+    assert [len(await ids_of(claim)) for claim in claims] == [2] * 4
+
+
+async def test_a_claim_of_many_topics_is_woken_by_each_of_them(api: ApiFixture) -> None:
+    [claim] = await start_waiting(api, topic=None, topics=["mail", "jobs"])
+    await api.post("/create", {**JOB, "id": "a"})
+    assert await ids_of(claim) == ["a"]
+    [claim] = await start_waiting(api, topic=None, max=None, topics={"jobs": 1, "mail": 2})
+    await api.post("/create", {"topic": "mail", "id": "b"})
+    assert await ids_of(claim) == ["b"]
+
+
+async def test_a_wait_ends_with_nothing(api: ApiFixture) -> None:
+    assert await api.post("/claim", {**JOB, "wait": 0.05}) == NOTHING
+    assert api.metric("later_claim_wait_duration_seconds_count") == 0
+
+
+async def test_a_task_that_no_ring_has_told_of_is_found_by_the_look_each_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claim_queues, "LOOK_EVERY_S", 0.05)
+    async with serve_api(policy=PULLED, clock=real_clock()) as api:
+        [claim, other] = await start_waiting(api, 2)
+        task = await put_unseen(api)
+        assert sorted([len(await ids_of(claim))]) == [1]
+        await api.store.policies.change(topic_scope("jobs"), lambda settings: settings.merge({"deliver": "push"}))
+        assert (await other)[0] == 409
+        assert task.id
+
+
+async def hang_up(api: ApiFixture, *, ends_side_only: bool) -> None:
+    """Start a claim that waits, and hang up."""
+    url = api.http.make_url("/")
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    body = json.dumps(WAIT).encode()
+    writer.write(b"POST /claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    await reach(lambda: api.metric("later_claim_waiters") == 1)
+    if ends_side_only:
+        writer.write_eof()
+        assert (await reader.read()).endswith(b'{"tasks":[],"lost":[]}')
+    writer.close()
+    await reach(lambda: api.metric("later_claim_waiters") == 0)
+
+
+@pytest.mark.parametrize("ends_side_only", [False, True])
+async def test_a_claim_that_hangs_up_gets_nothing_and_loses_nothing(api: ApiFixture, ends_side_only: bool) -> None:
+    await hang_up(api, ends_side_only=ends_side_only)
+    await api.post("/create", {**JOB, "id": "a"})
+    assert (await api.post("/query", {"id": "a"}))[1]["state"] == "delay"
+    status, answer = await api.post("/claim", {**JOB, "wait": 1})
+    assert (status, answer["tasks"][0]["attempt"]) == (200, 1)
+
+
+async def test_what_was_claimed_for_a_client_that_is_gone_is_given_back(api: ApiFixture) -> None:
+    url = api.http.make_url("/")
+    _, writer = await asyncio.open_connection(url.host, url.port)
+    body = json.dumps(WAIT).encode()
+    writer.write(b"POST /claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    await reach(lambda: api.metric("later_claim_waiters") == 1)
+    api.client.resume = asyncio.Event()  # the store does not answer until it is set
+    create = asyncio.create_task(api.post("/create", {**JOB, "id": "a"}))
+    await asyncio.sleep(0.01)
+    writer.transport.abort()
+    await reach(lambda: api.metric("later_claim_waiters") == 0)
+    api.client.resume.set()
+    await create
+    assert await ids_of(api.post("/claim", {**JOB, "wait": 1})) == ["a"]
+
+
+async def test_a_stop_answers_claims_that_wait_at_once(api: ApiFixture) -> None:
+    claims = await start_waiting(api, 3)
+    await api.http.app.shutdown()
+    async with asyncio.timeout(1):
+        assert [await claim for claim in claims] == [NOTHING] * 3
+        assert await api.post("/claim", WAIT) == NOTHING
+
+
+async def test_more_claims_than_may_wait_are_answered_503() -> None:
+    async with serve_api(policy=PULLED, clock=real_clock(), max_waiters=2) as api:
+        await start_waiting(api, 2)
+        async with api.http.post("/claim", json=WAIT) as response:
+            assert (response.status, response.headers["Retry-After"]) == (503, "1")
+            problem = await response.json(content_type=None)
+            assert problem["type"] == "/problems/too-many-waiters"
+            assert problem["detail"] == "2 claims wait already (--waiters 2)"
+        assert await api.post("/claim", JOB) == NOTHING
+        await api.http.app.shutdown()
+
+
+async def test_a_key_that_is_revoked_while_its_claim_waits_gets_nothing() -> None:
+    seconds = Seconds()
+    async with keyed("", seconds, policy=PULLED, clock=real_clock()) as api:
+        keys = KeyedApi(api, KeyBook(api.store.client, api.store.keys, seconds), "", seconds)
+        key = await keys.add_key(Scope.CLAIM)
+        other = await keys.add_key(*Scope)
+        claim = asyncio.create_task(keys.call("POST", "/claim", key, WAIT))
+        await reach(lambda: api.metric("later_claim_waiters") == 1)
+        await keys.revoke(key)
+        await keys.call("POST", "/create", other, {**JOB, "id": "a"})
+        status, problem, _ = await claim
+        assert (status, problem["type"]) == (401, "/problems/no-key")
+        _, answer, _ = await keys.call("POST", "/claim", other, {**JOB, "wait": 1})
+        assert [task["attempt"] for task in answer["tasks"]] == [1]
+
+
+async def test_claimed_tasks_count_against_the_rate_of_a_key() -> None:
+    seconds = Seconds()
+    async with keyed("", seconds, policy=PULLED, clock=real_clock()) as api:
+        keys = KeyedApi(api, KeyBook(api.store.client, api.store.keys, seconds), "", seconds)
+        key = await keys.add_key(Scope.CLAIM, rate=4)
+        for _ in range(10):
+            await put_unseen(api)
+        _, answer, _ = await keys.call("POST", "/claim", key, {**JOB, "max": 10})
+        assert len(answer["tasks"]) == 10
+        status, _, headers = await keys.call("POST", "/claim", key, JOB)
+        assert (status, headers["Retry-After"]) == (429, "2")
+        leases = [task["lease"] for task in answer["tasks"]]
+        seconds.at += 10
+        assert (await keys.call("POST", "/ack", key, {"leases": leases}))[0] == 429
+        seconds.at += 10
+        assert (await keys.call("POST", "/ack", key, {"leases": leases[:4]}))[0] == 200
