@@ -9,11 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from later.core.clock import Interval
 from later.core.edit import TaskChanges
+from later.core.lease import Lease
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.core.task import Task
 from later.store.keys import Bucket
+from later.store.pull_plan import PullRequest, PullResult, PullTopic
 from later.store.scan import Scanner, ScanRange
 from later.store.scripts import BY_SHA
 from later.store.types import BucketRange, TaskEdit
@@ -59,6 +62,41 @@ async def claiming(store: StoreFixture, tasks: list[Task]) -> Counts:
 async def claiming_one_of_each_topic(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
     return await commands_of(store, lambda: claim_due(store, limit=1))
+
+
+async def pull(store: StoreFixture) -> list[Lease]:
+    """Pull all due tasks, and return their leases."""
+    [result] = await store.pulls.claim([PullRequest([PullTopic("order", 500, LEASE_MS)], 500)], Interval(NOW, NOW))
+    assert isinstance(result, PullResult)
+    return [task.lease for task in result.tasks]
+
+
+async def pulling(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    return await commands_of(store, lambda: pull(store))
+
+
+async def pulling_nothing(store: StoreFixture, tasks: list[Task]) -> Counts:
+    request = PullRequest([PullTopic("order", 500, LEASE_MS)], 500)
+    return await commands_of(store, lambda: store.pulls.claim([request] * 100, Interval(NOW, NOW)))
+
+
+async def acking(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    leases = await pull(store)
+    return await commands_of(store, lambda: store.pulls.ack(leases, None))
+
+
+async def releasing_leases(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    leases = await pull(store)
+    return await commands_of(store, lambda: store.pulls.release(leases))
+
+
+async def extending(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    leases = await pull(store)
+    return await commands_of(store, lambda: store.pulls.extend(leases, NOW + 2 * LEASE_MS))
 
 
 async def settling_done(store: StoreFixture, tasks: list[Task]) -> Counts:
@@ -168,6 +206,13 @@ async def scripts(store: StoreFixture) -> None:
         (purging, {"evalsha": 1, "zrangebyscore": 1, "zrem": 3, "hdel": 3, "zrange": 2, "zscore": 1}),
         (listing, {"evalsha": 2, "zcount": 2, "zrange": 1, "hmget": 6, "zmscore": 5}),
         (exporting, {"evalsha": 1, "zcount": 2, "zrange": 1, "hmget": 7}),
+        (pulling, {
+            "evalsha": 1, "zrangebyscore": 1, "zrange": 1, "hmget": 3, "zmscore": 2, "zrem": 2, "zadd": 3, "hset": 1,
+        }),
+        (pulling_nothing, {"evalsha": 1, "zrangebyscore": 1, "zrange": 1, "zmscore": 2}),
+        (acking, {"evalsha": 1, "zrem": 2, "hmget": 1, "zmscore": 2, "hdel": 2, "zrange": 1}),
+        (releasing_leases, {"evalsha": 1, "zrem": 3, "hmget": 1, "zmscore": 1, "hdel": 1, "zrange": 1, "zadd": 2}),
+        (extending, {"evalsha": 1, "zrem": 2, "hmget": 1, "zmscore": 1, "zrange": 1, "zadd": 2}),
         (deleting, {"hmget": 5, "zmscore": 1, "evalsha": 2, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
     ],
 )  # fmt: skip

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from later.core.errors import LaterError
+from later.core.lease import Lease, lease_of
+from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import Claim
 from tests.builders import NOW, a_task
@@ -16,12 +18,25 @@ from tests.store_fixture import StoreFixture
 
 LATE = NOW + LEASE_MS
 Verb = Callable[[StoreFixture, Claim], Awaitable[list[bool | LaterError]]]
-LATE_VERBS: dict[str, Verb] = {
+ENDING_VERBS: dict[str, Verb] = {
     "done": lambda store, claim: store.tasks.settle([done(claim, NOW + 10**9)]),
     "failed": lambda store, claim: store.tasks.settle([failed(claim, LATE + 10_000)]),
     "died": lambda store, claim: store.tasks.settle([died(claim)]),
     "given back": lambda store, claim: store.tasks.give_back([claim]),
+    "acked": lambda store, claim: store.pulls.ack([lease(claim)], NOW + 10**9),
+    "released": lambda store, claim: store.pulls.release([lease(claim)]),
 }
+LATE_VERBS = ENDING_VERBS | {
+    "extended": lambda store, claim: store.pulls.extend([lease(claim)], LATE + 10**9),
+}
+
+
+def lease(claim: Claim) -> Lease:
+    """Return the lease that a consumer with this claim has."""
+    assert isinstance(claim.task, Task)
+    return lease_of(claim.task, claim.fence, claim.due_at)
+
+
 pytestmark = pytest.mark.parametrize("late", LATE_VERBS.values(), ids=LATE_VERBS)
 
 
@@ -64,7 +79,7 @@ async def test_after_another_claimed_it(store: StoreFixture, late: Verb) -> None
     assert (await assert_sound(store, LATE)).pool == set()
 
 
-@pytest.mark.parametrize("by_another", LATE_VERBS.values(), ids=LATE_VERBS)
+@pytest.mark.parametrize("by_another", ENDING_VERBS.values(), ids=ENDING_VERBS)
 async def test_after_another_claimed_and_ended_it(store: StoreFixture, late: Verb, by_another: Verb) -> None:
     await create(store)
     lost = await claim_task(store)
@@ -73,7 +88,7 @@ async def test_after_another_claimed_and_ended_it(store: StoreFixture, late: Ver
     await assert_changes_nothing(store, late, lost)
 
 
-@pytest.mark.parametrize("first", LATE_VERBS.values(), ids=LATE_VERBS)
+@pytest.mark.parametrize("first", ENDING_VERBS.values(), ids=ENDING_VERBS)
 async def test_after_it_was_settled_already(store: StoreFixture, late: Verb, first: Verb) -> None:
     await create(store)
     claim = await claim_task(store)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from later.core.clock import Interval
+from later.core.errors import StoreFull
 from later.core.lease import decode_lease, encode_lease
 from later.core.policy import Policy
-from later.core.policy_scopes import Policies
+from later.core.policy_scopes import Policies, topic_scope
 from later.core.retry import Nack, SettleTarget, Verdict
 from later.store.keys import Bucket
 from later.store.pull_plan import PulledTask, PullRequest, PullResult, PullTopic
 from later.store.pulls import LeaseNack
+from later.store.types import BucketRange
 from tests.builders import NOW, a_task
 from tests.store.inspection import PAUSED, ask, assert_sound, claim_due, locate, read_contents, release_due
 from tests.store_fixture import StoreFixture
@@ -175,3 +181,66 @@ async def test_the_store_is_sound_after_pulls(store: StoreFixture) -> None:
     await store.pulls.extend([pulled[2].lease], NOW + 60_000)
     await store.pulls.nack([LeaseNack(pulled[3].lease, Nack())], Policies(Policy()), NOW, lambda: 0.0)
     await assert_sound(store)
+
+
+async def test_consumers_go_on_while_the_store_is_full(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=id) for id in "abcd"])
+    await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
+    try:
+        with pytest.raises(StoreFull):
+            unwrap(await store.tasks.create([a_task(id="e")]))
+        a, b, c, d = await pull(store)
+        assert await store.pulls.extend([a.lease], NOW + 60_000) == [True]
+        assert await store.pulls.ack([a.lease], NOW + 60_000) == [True]
+        assert await store.pulls.release([b.lease]) == [True]
+        answers = await store.pulls.nack([LeaseNack(c.lease, Nack())], Policies(Policy()), NOW, lambda: 0.0)
+        assert isinstance(answers[0], Verdict)
+        assert ids(await pull(store, limit=1)) == ["b"]
+    finally:
+        await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
+    assert await locate(store, "a") is None
+    assert await locate(store, d.task.id) == (Bucket.UNACK, NOW + LEASE_MS)
+    await assert_sound(store)
+
+
+def unwrap(answers: list[Any]) -> None:
+    """Raise the first error among the answers."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+
+
+async def test_a_nack_after_the_last_retry_is_exhausted_and_its_message_may_be_long(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a", max_retry=0)])
+    [pulled] = await pull(store)
+    nack = LeaseNack(pulled.lease, Nack(message="x" * 600, reason="no_disk"))
+    [verdict] = await store.pulls.nack([nack], Policies(Policy()), NOW, lambda: 0.0)
+    assert isinstance(verdict, Verdict)
+    assert verdict.failure is not None
+    assert (verdict.failure.reason, len(verdict.failure.message)) == ("exhausted", 500)
+    await store.dead_letters.redrive(BucketRange("order", Bucket.DEAD), now=NOW + 1000)
+    assert [task.attempt for task in await pull(store, now=NOW + 2000)] == [1]
+
+
+async def test_a_namespaces_uuid_is_remembered_under_its_name_when_it_is_acked(store: StoreFixture) -> None:
+    task = a_task(topic="team/jobs", own_id=True, is_namespaced_uuid=True)
+    await store.tasks.create([task])
+    [pulled] = await pull(store, "team/jobs")
+    assert await store.pulls.ack([pulled.lease], NOW + 1000) == [True]
+    assert (await read_contents(store)).done == {f"team/{task.id}": NOW + 1000}
+
+
+async def test_the_first_pulled_policy_notes_that_the_store_needs_daemons_that_know_it(store: StoreFixture) -> None:
+    async def needs() -> bytes | None:
+        [found] = await ask(store, [("HGET", store.keys.meta, "needs")])
+        return found  # type: ignore[no-any-return]  # redis-py's
+
+    book, topic = store.new_policy_book(), topic_scope("order")
+    await book.change(topic, lambda before: before.merge({"deliver": "push"}))
+    assert await needs() is None
+    for _ in range(2):
+        await book.change(topic, lambda before: before.merge({"deliver": "pull"}))
+        assert await needs() == b"pull"
+    await ask(store, [("HSET", store.keys.meta, "needs", "spools, tags2")])
+    await book.change(topic, lambda before: before.merge({"deliver": "pull"}))
+    assert await needs() == b"spools,tags2,pull"
