@@ -46,7 +46,7 @@ class Claimer:
         held_origins: HeldOrigins,
         put_backs: PutBackQueue,
         lease_ms: int,
-        start_all: Callable[[str, Sequence[tuple[Claim, Held, Origin | None]], int], None],
+        start_all: Callable[[Sequence[tuple[Claim, Held, Origin | None]], int], None],
         wake_unack: Callable[[int], None],
         wake_error: Callable[[int], None],
         metrics: Metrics,
@@ -161,7 +161,7 @@ class Claimer:
         A topic that has used up its share waits for a slot, not for a time. `due_again_at` is when the first task is
         due again that was put back.
         """
-        times = {(entry.topic, entry.shard): entry.at for entry in due.topics}
+        times = {(topic, shard): at for at, topic, shard in due.topics}
         self._passed_over = max(sum(at <= now for at in times.values()) - len(requests), 0)
         for request, result in zip(requests, results, strict=True):
             times.pop((request.topic, request.shard), None)  # a large claim of a topic is made in several parts

@@ -118,18 +118,19 @@ class DeliveryPool:
         self._fault_logged_at: dict[str, int] = {}
         """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged, by their tracebacks or reasons."""
 
-    def start_all(self, topic: str, deliveries: Sequence[tuple[Claim, Held, Origin | None]], now: int) -> None:
-        """Start the deliveries of claims of a topic at `now` (ms), each with what held its task, and its origin.
+    def start_all(self, deliveries: Sequence[tuple[Claim, Held, Origin | None]], now: int) -> None:
+        """Start the deliveries of claims at `now` (ms), each with what held its task, and its origin.
 
         Each has a slot of its own, which is also one of the callback's origin, if it has one.
         """
-        self._fair_share.acquire(topic, len(deliveries))
-        count_by_origin: dict[Origin, int] = {}
-        for _, _, origin in deliveries:
+        counts: dict[tuple[str, Origin | None], int] = {}
+        for claim, _, origin in deliveries:
+            key = (claim.topic, origin)
+            counts[key] = counts.get(key, 0) + 1
+        for (topic, origin), count in counts.items():
+            self._fair_share.acquire(topic, count)
             if origin is not None:
-                count_by_origin[origin] = count_by_origin.get(origin, 0) + 1
-        for origin, count in count_by_origin.items():
-            self._origin_share.acquire(topic, origin, now, count)
+                self._origin_share.acquire(topic, origin, now, count)
         loop = asyncio.get_running_loop()
         for claim, held, origin in deliveries:
             delivery = _Delivery(claim, held, origin)
@@ -138,7 +139,7 @@ class DeliveryPool:
 
     def start(self, claim: Claim, now: int, held: Held = Held.NO, origin: Origin | None = None) -> None:
         """Start one delivery."""
-        self.start_all(claim.topic, [(claim, held, origin)], now)
+        self.start_all([(claim, held, origin)], now)
 
     async def _deliver(self, delivery: _Delivery) -> None:
         """Make one attempt, and have its outcome judged and settled."""

@@ -26,7 +26,7 @@ class Dispatched(NamedTuple):
 
 
 class Dispatcher:
-    """Decides which claimed tasks are delivered now. `start_all` starts deliveries of a topic."""
+    """Decides which claimed tasks are delivered now. `start_all` starts deliveries."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Dispatcher:
         held_origins: HeldOrigins,
         history: HoldHistory,
         put_backs: PutBackQueue,
-        start_all: Callable[[str, Sequence[tuple[Claim, Held, Origin | None]], int], None],
+        start_all: Callable[[Sequence[tuple[Claim, Held, Origin | None]], int], None],
         metrics: Metrics,
     ) -> None:
         self._store = store
@@ -57,15 +57,16 @@ class Dispatcher:
         self._began_at = self._store.clock.now().low
         begun: Counter[str] = Counter()
         admissions: dict[str, Admission] = {}
+        deliveries: list[tuple[Claim, Held, Origin | None]] = []
         put_back: list[PutBack] = []
         for result in results:
             if not result.claims:
                 continue
             topic = result.claims[0].topic
             if not self._origin_share.probes(topic) and topic not in self._held_origins:
-                origins = [(claim, _origin_of(claim)) for claim in result.claims]
-                deliveries = [(claim, self._held_by(claim, origin, now), origin) for claim, origin in origins]
-                self._start_all(topic, deliveries, self._began_at)
+                for claim in result.claims:
+                    origin = _origin_of(claim)
+                    deliveries.append((claim, self._held_by(claim, origin, now), origin))
                 begun[topic] += len(result.claims)
                 continue
             admission = admissions.get(topic)
@@ -79,6 +80,7 @@ class Dispatcher:
                     begun[topic] += 1
                 else:
                     put_back.append(PutBack(claim, again_at))
+        self._start_all(deliveries, self._began_at)
         for admission in admissions.values():
             admission.end()
         for task in await self._put_backs.put_back(put_back, now):
@@ -98,7 +100,7 @@ class Dispatcher:
             if not admission.admit(origin):
                 return admission.put_back_at(origin)
             self._held_origins.count_started(claim.topic, origin)
-        self._start_all(claim.topic, [(claim, self._held_by(claim, origin, now), origin)], self._began_at)
+        self._start_all([(claim, self._held_by(claim, origin, now), origin)], self._began_at)
         return None
 
     def _held_by(self, claim: Claim, origin: Origin | None, now: int) -> Held:

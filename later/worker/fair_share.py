@@ -77,6 +77,9 @@ class FairShare:
             wanted = limit_by_origin(topic, open_slots)
             wanted = min(wanted, limits.get(topic, wanted))
             free -= min(wanted, open_slots)
+            if len(topic_shards) == 1 and 0 < wanted <= MAX_TASKS:  # mostly: hundreds of topics have a task each
+                requests.append(ClaimRequest(topic, topic_shards[0], wanted))
+                continue
             even, rest = divmod(wanted, len(topic_shards))
             for position, shard in enumerate(topic_shards):
                 part = even + (position < rest)
