@@ -85,6 +85,10 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def write(self, data: Buffer) -> None:
         self._overhead_bytes = 0
         try:
+            if len(data) <= WRITE_BYTES:
+                self._tls.write(data)
+                self._send()
+                return
             for start in range(0, len(data), WRITE_BYTES):
                 self._tls.write(data[start : start + WRITE_BYTES])
                 self._send()
