@@ -386,6 +386,7 @@ STUCK_TOPICS = (
     LATE_TOPIC._replace(held_until=NIGHT + 10_000),
     IDLE_TOPIC._replace(origin_holds={"shop.example": NIGHT + 10_000}),
     IDLE_TOPIC._replace(waiting_for_origins={"shop.example": 100}),
+    IDLE_TOPIC._replace(waiting_after_faults=3),
     LATE_TOPIC._replace(held_until=NIGHT + 20, policy=Policy(rate=50)),
     LATE_TOPIC._replace(unack=10, policy=Policy(concurrency=10)),
     LATE_TOPIC._replace(full_speed_at=NIGHT + 20_000),

@@ -14,6 +14,7 @@ from later.api.requests import parse_explain_request, read_body
 from later.api.response_schemas import last_error_view
 from later.core.errors import LaterError, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
+from later.core.held import Held
 from later.core.origin import Origin
 from later.core.task import Task
 from later.core.validation import parse_topic
@@ -53,8 +54,10 @@ class ExplainHandlers:
         name = request[CALLER].own_topic(parse_topic(body.topic))
         with self._pending_writes.reserve():
             now = (await self._store.time.now()).low
+            waiting_for_origins, waiting_after_faults = await self._count_waiting(name)
             facts = (await self._topic_facts(name, now))._replace(
-                waiting_for_origins=await self._count_waiting(name),
+                waiting_for_origins=waiting_for_origins,
+                waiting_after_faults=waiting_after_faults,
                 origin_holds={
                     origin.authority: until
                     for origin, until in (await self._store.origin_holds.read([name], now))[name].items()
@@ -82,6 +85,7 @@ class ExplainHandlers:
             origin=None if origin is None else origin.authority,
             origin_held_until=held_until,
             first_due_at=record.first_due_at,
+            put_back_for=record.put_back_for,
             lease_ms=self._lease_ms + topic.policy.timeout_ms - self._store.policies.latest.daemon.timeout_ms,
         )
         explanation = explain_task(facts, topic, now)
@@ -110,19 +114,21 @@ class ExplainHandlers:
             last_heartbeat_at=max(heartbeats, default=None),
         )
 
-    async def _count_waiting(self, topic: str) -> Counter[str]:
-        """Return how many of the first tasks in delay were put back, by their origins."""
+    async def _count_waiting(self, topic: str) -> tuple[Counter[str], int]:
+        """Return how many of the first tasks in delay were put back, by their origins, and how many for a fault."""
         counts: Counter[str] = Counter()
-        seen = 0
+        seen = after_faults = 0
         async with aclosing(self._store.listing.slices([BucketRange(topic, Bucket.DELAY)], SAMPLE)) as slices:
             async for tasks, _, _ in slices:
                 seen += len(tasks)
                 for record in tasks:
-                    if record.first_due_at is not None and (origin := _origin_of(record)) is not None:
+                    if record.put_back_for is Held.FAULT:
+                        after_faults += 1
+                    elif record.first_due_at is not None and (origin := _origin_of(record)) is not None:
                         counts[origin.authority] += 1
                 if seen >= SAMPLE:
                     break
-        return counts
+        return counts, after_faults
 
 
 def _origin_of(record: TaskRecord) -> Origin | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from later.core import address_guard
 from later.core.clock import rfc3339
+from later.core.held import Held
 from later.core.policy import Deliver, Policy, format_policy
 from later.core.retry import Failure
 from later.core.task import Task
@@ -21,15 +22,8 @@ SHORT_HOLD_MS = 1100
 """The longest hold after a resume or by a rate. (A rate below 1/s holds for one task's time.) A receiver asked for any
 longer hold."""
 RELEVANT_FIELDS = (
-    "paused",
-    "rate",
-    "concurrency",
-    "delay_mode",
-    "max_delay",
-    "ttl",
-    "timeout",
-    "retry_base",
-    "retry_cap",
+    *("paused", "rate", "concurrency", "delay_mode", "max_delay"),
+    *("ttl", "timeout", "retry_base", "retry_cap"),
 )
 """The fields of a policy that decide when a task runs."""
 PULL_FIELDS = ("deliver", "claim_lease", "max_claims")
@@ -64,6 +58,8 @@ class TopicFacts(NamedTuple):
     last_heartbeat_at: int | None
     waiting_for_origins: Mapping[str, int] = {}
     """How many tasks wait for each origin, among the first tasks in delay: other calls to it must end, or its hold."""
+    waiting_after_faults: int = 0
+    """How many of them wait because their workers could not make their calls."""
     origin_holds: Mapping[str, int] = {}
     """When (ms) the holds of its origins end."""
 
@@ -73,7 +69,7 @@ class TaskFacts(NamedTuple):
 
     `lease_ms` is the length of its topic's leases. `origin` is that of its callback, as people write it, and
     `origin_held_until` (ms) when a hold of it in the topic ends, which may be past. `first_due_at` (ms) is when it was
-    first due, if it was put back since.
+    first due, if it was put back since; `put_back_for` says why.
     """
 
     id: str
@@ -86,6 +82,7 @@ class TaskFacts(NamedTuple):
     origin: str | None = None
     origin_held_until: int | None = None
     first_due_at: int | None = None
+    put_back_for: Held | None = None
 
     @property
     def due_at(self) -> int:
@@ -153,7 +150,11 @@ def _explain_delay(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[st
         yield from _origin_hold_at(facts, now)
     else:
         origin_hold = [*_origin_hold_at(facts, now)]
-        if origin_hold or facts.first_due_at is not None:
+        if facts.put_back_for is Held.FAULT:
+            yield from _lasting_obstacles(topic, now)
+            again = f"in {format_duration(facts.score - now)}" if facts.score > now else "now"
+            yield f"its worker could not make the call (its log says why): the next attempt is {again}"
+        elif origin_hold or facts.first_due_at is not None:
             yield from _lasting_obstacles(topic, now)
             yield from origin_hold or [f"waits for other calls to {facts.origin} to end"]
         else:
@@ -302,7 +303,9 @@ def _obstacles_at(due_at: int, topic: TopicFacts, now: int) -> Iterator[str]:
 
 
 def _waits_for_origins(topic: TopicFacts, now: int) -> Iterator[str]:
-    """Yield the origin for which most tasks wait, and those that are held."""
+    """Yield what workers could not call, the origin for which most tasks wait, and those that are held."""
+    if topic.waiting_after_faults:
+        yield f"workers could not make at least {topic.waiting_after_faults:,} of its calls, and will try them again"
     waiting = {origin: count for origin, count in topic.waiting_for_origins.items() if origin not in topic.origin_holds}
     if waiting:
         origin = max(waiting, key=lambda name: waiting[name])

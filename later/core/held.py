@@ -18,6 +18,8 @@ class Held(StrEnum):
     RECEIVER = "receiver"
     ORIGIN = "origin"
     """Other calls to its origin, which held as many slots as one origin may."""
+    FAULT = "fault"
+    """A fault of later or its machine, which could not make the call."""
     PULL = "pull"
     """Nothing: no consumer has claimed them yet."""
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from later.core.errors import LaterError, StoreFault, UnreadableBody
+from later.core.held import Held
 from later.core.retry import Failure, decode_failure
 from later.core.task import Task
 from later.store.keys import Bucket, Shard
@@ -57,9 +58,9 @@ def build_record(id: str, topic: bytes, task: Task | UnreadableBody, row: TaskRo
     """Return the task's record; None if no bucket of the topic holds it."""
     for bucket, score in zip(_BUCKETS, (row.delay, row.unack, row.error, row.dead), strict=True):
         if score is not None:
-            attempts, first_due_at = parse_attempts(row.attempts, bucket)
-            failure = parse_failure(row.failure)
-            return TaskRecord(id, topic.decode(), task, bucket, int(float(score)), attempts, failure, first_due_at)
+            attempts, first_due_at, reason = parse_attempts(row.attempts, bucket)
+            failure, at = parse_failure(row.failure), int(float(score))
+            return TaskRecord(id, topic.decode(), task, bucket, at, attempts, failure, first_due_at, reason)
     return None
 
 
@@ -67,16 +68,22 @@ def in_no_bucket(id: str) -> StoreFault:
     return StoreFault(f"task {id!r} is in no bucket: run `later doctor --repair`")
 
 
-def parse_attempts(stored: bytes | None, bucket: Bucket) -> tuple[int, int | None]:
-    """Return how many attempts have begun, and the first due time (ms) of a task that was put back, as in prelude.lua.
+def parse_attempts(stored: bytes | None, bucket: Bucket) -> tuple[int, int | None, Held | None]:
+    """Return how many attempts have begun; of a task that was put back, its first due time and why. As in prelude.lua.
 
     A task that was put back is in delay. If its ttl ends there, it keeps that time, which then means nothing.
     """
     if not stored:
-        return 0, None
+        return 0, None, None
     begun, _, rest = stored.partition(b" ")
-    is_first_due = bucket is Bucket.DELAY and rest.startswith(b"0") and rest != b"0"  # 0 alone: it was forgotten
-    return int(begun), int(rest) if is_first_due else None
+    if bucket is not Bucket.DELAY or not rest.startswith(b"0") or rest == b"0":  # 0 alone: it was forgotten
+        return int(begun), None, None
+    return int(begun), int(rest), parse_put_back(rest)
+
+
+def parse_put_back(first_due: bytes) -> Held:
+    """Return why a task was put back, from its first due time in the form of prelude.lua."""
+    return Held.FAULT if first_due.startswith(b"00") else Held.ORIGIN
 
 
 def parse_failure(stored: bytes | None) -> Failure | None:

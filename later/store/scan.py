@@ -161,8 +161,9 @@ def _parse_records(split: ScanSplit, entries: Sequence[bytes], rows: Sequence[An
     for (packed, score), raw, attempts, failure in zip(pairs(entries), *rows, strict=True):
         if raw is not None:
             id = unpack_id(packed)
-            begun, first_due_at = parse_attempts(attempts, split.bucket)
+            begun, first_due_at, reason = parse_attempts(attempts, split.bucket)
             task = decode_task_or_error(id, raw)
             at, last_failure = int(float(score)), parse_failure(failure)
-            records.append(TaskRecord(id, split.topic, task, split.bucket, at, begun, last_failure, first_due_at))
+            record = TaskRecord(id, split.topic, task, split.bucket, at, begun, last_failure, first_due_at, reason)
+            records.append(record)
     return records

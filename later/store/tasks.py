@@ -13,14 +13,14 @@ from secrets import randbits
 from typing import Any
 
 from later.core.errors import IdTaken, LaterError, NotFound
-from later.core.held import TopicHold
+from later.core.held import Held, TopicHold
 from later.core.retry import SettleTarget, encode_failure
 from later.core.task import Task, decode_task_or_error, encode_task, pack_id, unpack_id
 from later.core.task_names import name_of, pack_remembered
 from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
-from later.store.codec import parse_failure, parse_time
+from later.store.codec import parse_failure, parse_put_back, parse_time
 from later.store.fanout import fan_out_topics, parse_flags, spread_answers
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
 from later.store.keys import Bucket, Keys, Shard, group_items, group_topics
@@ -232,11 +232,8 @@ class Tasks:
         """
         shards = self._keys.shards
         return await self.give_back_leases(
-            [(shards[claim.shard], claim.topic.encode()) for claim, _ in tasks],
-            [
-                (claim.packed, claim.fence, due_at, claim.due_at if due_at > claim.due_at else "")
-                for claim, due_at in tasks
-            ],
+            [(shards[claim.shard], claim.topic.encode()) for claim, _, _ in tasks],
+            [(claim.packed, claim.fence, due_at, _first_due(claim, due_at, why)) for claim, due_at, why in tasks],
         )
 
     async def give_back_leases(
@@ -296,6 +293,13 @@ class Tasks:
         return DueTopics(sorted(topics), min(more_ats, default=None))
 
 
+def _first_due(claim: Claim, due_at: int, put_back_for: Held) -> Argument:
+    """Return the first due time of a claim that is put back, as `give_back` takes it: empty if it is due no later."""
+    if due_at <= claim.due_at:
+        return ""
+    return f"0{claim.due_at}" if put_back_for is Held.FAULT else claim.due_at
+
+
 def _settle_arguments(settlement: Settlement) -> SettleArguments:
     claim, verdict, remember_until = settlement
     task, failure = claim.task, b""
@@ -342,7 +346,7 @@ def _parse_claims(request: ClaimRequest, answer: list[Any] | LaterError, lease_e
                 attempt=attempt,
                 fence=fence,
                 failure=parse_failure(failure),
-                was_put_back=due_at.startswith(b"0"),
+                put_back_for=parse_put_back(due_at) if due_at.startswith(b"0") else None,
                 lease_end=lease_end + request.lease_extra_ms,
             )
         )

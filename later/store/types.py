@@ -9,7 +9,7 @@ import msgspec
 
 from later.core.edit import TaskChanges
 from later.core.errors import UnreadableBody
-from later.core.held import TopicHold
+from later.core.held import Held, TopicHold
 from later.core.policy_scopes import Policies
 from later.core.retry import Failure, Verdict
 from later.core.task import Task
@@ -86,15 +86,17 @@ class Claim(msgspec.Struct, frozen=True):
     fence: int
     failure: Failure | None
     lease_end: int
-    was_put_back: bool = False
-    """True if it was claimed before, and put back because its origin was full or held. `due_at` is its first one."""
+    put_back_for: Held | None = None
+    """Why it was put back when it was claimed before: ORIGIN (which was full or held) or FAULT; None if it was not.
+    `due_at` is its first one."""
 
 
 class PutBack(NamedTuple):
-    """A claim that is not delivered now, and when (ms) its task is due again."""
+    """A claim that is not delivered now, and when (ms) its task is due again: for its origin, or for a fault."""
 
     claim: Claim
     due_at: int
+    reason: Held = Held.ORIGIN
 
 
 class ClaimResult(NamedTuple):
@@ -153,6 +155,8 @@ class TaskRecord(msgspec.Struct, frozen=True):
     failure: Failure | None
     first_due_at: int | None = None
     """When a task in delay was first due that was put back, and has a later score; None for any other."""
+    put_back_for: Held | None = None
+    """Why it was put back: ORIGIN or FAULT."""
 
     @property
     def due_at(self) -> int:

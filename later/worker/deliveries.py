@@ -152,7 +152,7 @@ class DeliveryPool:
             raise
         except Exception as error:  # a fault of later's own
             self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
-            delivery.result = PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS)
+            delivery.result = PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS, Held.FAULT)
         if not isinstance(delivery.result, PutBack):
             self._settler.settle(delivery)
             return
@@ -234,7 +234,7 @@ class DeliveryPool:
             outcome = await self._sender.send(claim.task, claim.attempt, failures, now.low, policy)
         except LocalFault as error:  # any receiver would have met it: it must not cost the task a retry
             self._report_local_fault(claim, error)
-            return PutBack(claim, clock.now().high + LOCAL_FAULT_PAUSE_MS)
+            return PutBack(claim, clock.now().high + LOCAL_FAULT_PAUSE_MS, Held.FAULT)
         took_s = clock.monotonic() - started
         self._metrics.delivery_duration.observe(took_s)
         if delivery.origin is not None:

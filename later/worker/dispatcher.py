@@ -106,9 +106,11 @@ class Dispatcher:
     def _held_by(self, claim: Claim, origin: Origin | None, now: int) -> Held:
         """Return what held a task until it was claimed."""
         held = self._history.held_by(claim.topic, claim.due_at, now) if self._any_held else Held.NO
-        if held is Held.NO and claim.was_put_back and origin is not None:
-            held = Held.RECEIVER if self._held_origins.holds(claim.topic, origin) else Held.ORIGIN
-        return held
+        if held is not Held.NO or claim.put_back_for is None:
+            return held
+        if claim.put_back_for is Held.ORIGIN and origin is not None and self._held_origins.holds(claim.topic, origin):
+            return Held.RECEIVER
+        return claim.put_back_for
 
 
 def _origin_of(claim: Claim) -> Origin | None:

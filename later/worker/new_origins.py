@@ -30,7 +30,8 @@ class OriginHistory:
         """Remember how the last call to an origin went. None: no call has ended."""
         key = (topic, origin)
         self._well.pop(key, None)
-        self._slow.pop(key, None)
+        if self._slow:
+            self._slow.pop(key, None)
         if was_prompt is None:
             return
         origins, kept_ms = (self._well, WELL_MS) if was_prompt else (self._slow, SLOW_MS)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from later.core.held import Held
 from later.core.origin import Origin
 from later.core.task import pack_id
 from later.core.validation import EXPECTED
@@ -169,6 +170,20 @@ async def test_a_task_that_was_put_back_waits_for_other_calls_to_its_origin(api:
     assert (answer["due_at"], answer["attempts"]) == ("2027-01-15T07:59:47.998Z", 0)
     assert (await explain(api, topic="order"))["sentence"] == (
         "at least 1 task waits for other calls to 127.0.0.1:8888 to end"
+    )
+
+
+async def test_a_task_whose_call_its_worker_could_not_make_waits_for_no_other_calls(api: ApiFixture) -> None:
+    await api.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
+    requests = [ClaimRequest("order", api.keys.shard_of("a").index, 1)]
+    [result] = await api.store.tasks.claim(requests, NOW, NOW + 30_000)
+    assert isinstance(result, ClaimResult)
+    await api.store.tasks.put_back([PutBack(claim, NOW + 1000, Held.FAULT) for claim in result.claims])
+    assert (await explain(api, id="a"))["sentence"] == (
+        "its worker could not make the call (its log says why): the next attempt is in 1 s; due for 12 s"
+    )
+    assert (await explain(api, topic="order"))["sentence"] == (
+        "workers could not make at least 1 of its calls, and will try them again"
     )
 
 

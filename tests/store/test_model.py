@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from later.core.edit import TaskChanges, edit, renew_ttl
 from later.core.errors import Conflict, NotFound
+from later.core.held import Held
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.core.retry import Failure, SettleTarget, Verdict, encode_failure, expiry_failure
@@ -83,12 +84,13 @@ class ModelTask:
     failure: Failure | None = None
     first_due: int | None = None
     """When a task was first due that was put back until later."""
+    put_back_for: Held = Held.ORIGIN
 
     @property
     def attempts(self) -> str | None:
         """Its entry in `attempts`."""
         if self.first_due is not None:
-            return f"{self.begun} 0{self.first_due}"
+            return f"{self.begun} {'00' if self.put_back_for is Held.FAULT else '0'}{self.first_due}"
         return f"{self.begun} {self.fence}" if self.begun else None
 
 
@@ -166,12 +168,13 @@ class Model:
             model_task.score, model_task.failure = verdict.at, verdict.failure
         return True
 
-    def put_back(self, claim: Claim, due_at: int) -> bool:
+    def put_back(self, claim: Claim, due_at: int, reason: Held = Held.ORIGIN) -> bool:
         model_task = self.claimed_task(claim)
         if model_task is None:
             return False
         model_task.bucket, model_task.score, model_task.begun = Bucket.DELAY, due_at, model_task.begun - 1
         model_task.first_due = claim.due_at if due_at > claim.due_at else None
+        model_task.put_back_for = reason
         self._lower_wake(model_task.shard_topic, due_at)
         return True
 
@@ -413,11 +416,11 @@ class StoreMachine(RuleBasedStateMachine):
         answers = self.run(self.store.tasks.give_back, claims)
         assert answers == [self.model.put_back(claim, claim.due_at) for claim in claims]
 
-    @rule(picks=PICKS, pause=st.integers(-200, 3000))
-    def put_back(self, picks: list[int], pause: int) -> None:
+    @rule(picks=PICKS, pause=st.integers(-200, 3000), reason=st.sampled_from([Held.ORIGIN, Held.FAULT]))
+    def put_back(self, picks: list[int], pause: int, reason: Held) -> None:
         """Put claims back until later; also until before they were due, if a store's clock was set back."""
         put_backs = [
-            PutBack(claim, self.now + pause + pick)
+            PutBack(claim, self.now + pause + pick, reason)
             for pick, claim in zip(picks, self._pick_claims(picks), strict=False)
         ]
         answers = self.run(self.store.tasks.put_back, put_backs)
@@ -543,7 +546,11 @@ class StoreMachine(RuleBasedStateMachine):
                     model_task.score,
                     model_task.begun,
                     model_task.failure,
-                    model_task.first_due if model_task.bucket is Bucket.DELAY else None,
+                    *(
+                        (model_task.first_due, model_task.put_back_for)
+                        if model_task.bucket is Bucket.DELAY and model_task.first_due is not None
+                        else (None, None)
+                    ),
                 )
 
     @rule()
@@ -615,7 +622,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert claim == Claim(
             model_task.task.id, pack_id(model_task.task.id), topic, shard, model_task.task,
             model_task.score if model_task.first_due is None else model_task.first_due,
-            model_task.begun + 1, claim.fence, model_task.failure, lease_end, model_task.first_due is not None,
+            model_task.begun + 1, claim.fence, model_task.failure, lease_end,
+            None if model_task.first_due is None else model_task.put_back_for,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from later.core.edit import TaskChanges
+from later.core.held import Held
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.core.retry import expiry_failure
@@ -58,6 +59,17 @@ async def test_it_says_when_it_was_first_due(store: StoreFixture) -> None:
     await put_back(store)
     record = await query(store)
     assert (record.state, record.score, record.due_at, record.attempts) == (Bucket.DELAY, AGAIN, NOW, 0)
+
+
+@pytest.mark.parametrize("reason", [Held.ORIGIN, Held.FAULT])
+async def test_it_says_why_it_was_put_back_last(store: StoreFixture, reason: Held) -> None:
+    await put_back(store)
+    [claim] = await claim_due(store, AGAIN)
+    await store.tasks.put_back([PutBack(claim, AGAIN + 1, reason)])
+    record = await query(store)
+    assert (record.put_back_for, record.due_at) == (reason, NOW)
+    [claim] = await claim_due(store, AGAIN + 1)
+    assert (claim.put_back_for, claim.due_at) == (reason, NOW)
 
 
 async def test_it_may_be_put_back_again_and_again(store: StoreFixture) -> None:

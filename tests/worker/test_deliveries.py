@@ -146,6 +146,7 @@ async def test_a_call_that_this_machine_cannot_make_is_no_attempt_and_is_made_a_
     assert [call.attempt for call in sender.calls] == [1, 1, 1, 1]
     assert await worker.is_gone(task)
     assert worker.metrics.registry.get_sample_value("later_delivery_local_faults_total") == 3
+    assert worker.metrics.registry.get_sample_value("later_lateness_seconds_count", {"held": "fault"}) == 3
     assert [(event["log_level"], event["event"], event["reason"]) for event in logs if "reason" in event][:3] == [
         ("warning", "delivery not possible", "Too many open files"),
         ("debug", "delivery still not possible", "Too many open files"),

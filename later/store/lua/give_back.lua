@@ -1,7 +1,7 @@
 -- give_back: return tasks of one topic that were claimed but not delivered, unack -> delay.
 --
 -- ARGV: topic, then for each task: id, fence of its claim, when it is due in delay,
---       when it was due before the claim ('' if that is the same)
+--       when it was due before the claim ('' if that is the same; with a zero in front if it is for a fault)
 -- Returns for each task 1: returned, or 0: the lease was lost, nothing was changed.
 --
 -- The attempt is taken back as well: the next claim makes it, and no lease was lost. A task that is due later than

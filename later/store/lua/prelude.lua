@@ -90,8 +90,8 @@ end
 -- The entry in `attempts` of a task that waits in delay; nil if it needs none.
 --
 -- A task that was put back, and is due later than before, keeps its first due time in the place of the fence, which
--- only a task in flight needs. A zero before it tells it from a fence. Earlier versions take it for a fence that no
--- claim has.
+-- only a task in flight needs. A zero before it tells it from a fence, two say that it was put back for a fault of later
+-- or its machine. Earlier versions take it for a fence that no claim has.
 local function waiting_entry(begun, fence, first_due)
   if first_due ~= '' then return string.format('%.0f 0%s', begun, first_due) end
   if begun > 0 then return string.format('%.0f %s', begun, fence) end
