@@ -10,8 +10,9 @@ import redis
 from aiohttp import web
 
 from tests.servers import ReplicatedServer, run_replicated_server
-from tests.system.api_client import create, post
-from tests.system.daemons import run_daemon
+from tests.system import canaries
+from tests.system.api_client import call, create, post
+from tests.system.daemons import run_command, run_daemon
 from tests.system.receivers import Call, Receiver, Rule, done, in_sequence, status
 from tests.system.waiting import wait_until
 
@@ -54,6 +55,39 @@ def test_a_daemon_ends_rather_than_use_a_replica_that_may_evict_tasks(folder: Pa
             _fail_over(server, address)
             assert serve.wait_for_exit() == 1
     assert "the store's maxmemory-policy is allkeys-lru: it would throw tasks away" in serve.log.read_text()
+
+
+def test_after_a_failover_keys_are_those_of_the_replica_and_can_be_revoked_there(folder: Path) -> None:
+    """As all that the replica had not been told: a revoked key is back, a new one is lost, and nothing else opens."""
+    with run_replicated_server("valkey", folder) as server:
+        address = folder / "store.sock"
+        _point(address, server.primary_url)
+        revoked, kept = (_make_key(server.primary_url) for _ in range(2))
+        with run_daemon("serve", folder, "--redis", f"unix://{address}") as serve:
+
+            def statuses(*keys: str) -> list[int]:
+                headers = [{"Authorization": f"Bearer {key}"} if key else {} for key in keys]
+                return [call(serve.url, "GET", "/whoami", headers=header).status for header in headers]
+
+            server.wait_for_replica()
+            server.cut_link()
+            _revoke(server.primary_url, revoked)
+            lost = _make_key(server.primary_url)
+            wait_until(lambda: statuses(revoked, kept, lost, "") == [401, 200, 200, 401], "the primary's keys")
+            _fail_over(server, address)
+            wait_until(lambda: statuses(revoked, kept, lost, "") == [200, 200, 401, 401], "the replica's keys")
+            _revoke(server.replica_url, revoked)
+            wait_until(lambda: statuses(revoked, kept, lost, "") == [401, 200, 401, 401], "the key is revoked again")
+
+
+def _make_key(store_url: str) -> str:
+    made = run_command("keys", "create", "--scopes", "all", "--redis", store_url)
+    assert made.returncode == 0, made.stderr
+    return canaries.add_key(made.stdout.strip())
+
+
+def _revoke(store_url: str, key: str) -> None:
+    assert run_command("keys", "revoke", key[6:14], "--redis", store_url).returncode == 0
 
 
 def _after(event: threading.Event, then: Rule) -> Rule:
