@@ -167,13 +167,17 @@ class Service:
             log.warning("deliveries are not signed", reason="no --signing-key; `later secrets init` makes one")
 
     async def _report_missing_keys(self) -> None:
-        """Log which keys deliveries need that are not there. Raises StoreDown."""
+        """Log which keys deliveries need that are not there, and whether others sign by another. Raises StoreDown."""
         if self._worker is None:
             return
         ring = await self._store.signing.read()
         now = (await self._store.time.now()).low
         for master, scopes in ring.missing_masters(now).items():
             log.warning("signing key missing", master=master, of=scopes)
+        await self._store.signing.note_default_master()
+        other = await self._store.signing.foreign_default_master()
+        if other is not None:
+            log.warning("signing key differs", master=other, used=ring.masters[-1].fingerprint)
 
     async def decide_guard(self) -> str | None:
         """Turn the address guard on or off, and return why it is off. The store must be open."""

@@ -5,7 +5,7 @@
 | `later:meta`            | hash   | the schema's version and the number of shards, written once; `needs`:    |
 |                         |        | what every daemon must know, see `schema.py`; `admission`: by which      |
 |                         |        | options the daemons admit tasks, as JSON; `topics`: 1 if the index of    |
-|                         |        | topics has all of them                                                   |
+|                         |        | topics has all of them; `signing`: which key signed first                |
 | `later:workers`         | zset   | instance → its last heartbeat                                            |
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → its settings, as JSON; `version`: when  |
 |                         |        | any of them was changed last, in µs                                      |

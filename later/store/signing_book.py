@@ -22,6 +22,9 @@ from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
 _ALL = "all"
 """The field of the generations of every scope that was not rotated by itself."""
 
+DEFAULT_MASTER = "signing"
+"""The field of `later:meta` with the fingerprint of the master by which workers sign what was never rotated."""
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Generations).decode
 
@@ -38,6 +41,7 @@ class SigningBook:
     ) -> None:
         self._client = client
         self._keys = [keys.signing]
+        self._meta = keys.meta
         self._monotonic = monotonic
         self._now = now
         self.latest = KeyRing()
@@ -74,6 +78,27 @@ class SigningBook:
     async def rotate_all(self, overlap_ms: int) -> KeyRing:
         """Give all scopes new secrets, also those that were never used. Raises: as `rotate`."""
         return await self._rotate(lambda ring: [None, *ring.rotated], overlap_ms)
+
+    async def foreign_default_master(self) -> str | None:
+        """Return the fingerprint of the master by which others sign what was never rotated, if ours is another one.
+
+        None if it is ours, or nobody has noted one, or all secrets were rotated together. Raises StoreDown.
+        """
+        noted = await self._client.execute("signing", ("HGET", self._meta, DEFAULT_MASTER))
+        masters = self.latest.masters
+        if noted is None or not masters or self.latest.rotated_all or noted.decode() == masters[-1].fingerprint:
+            return None
+        return str(noted.decode())
+
+    async def note_default_master(self) -> None:
+        """Note the fingerprint of the master by which this process signs what was never rotated. Raises StoreDown.
+
+        The first process that signs on a store notes its own; it stays.
+        """
+        if self.latest.masters:
+            await self._client.execute(
+                "signing", ("HSETNX", self._meta, DEFAULT_MASTER, self.latest.masters[-1].fingerprint)
+            )
 
     async def _rotate(self, choose: Callable[[KeyRing], Iterable[SecretScope | None]], overlap_ms: int) -> KeyRing:
         for _ in range(MAX_STARTS):

@@ -109,6 +109,21 @@ def test_list_says_which_key_is_missing_and_prints_no_secret(capsys: Capture, mo
     assert f"the signing key {MASTER.fingerprint} is missing" in capsys.readouterr().err
 
 
+def test_the_secret_of_another_key_than_the_workers_comes_with_a_note(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Redis.from_url(shared_server()) as client:  # as a worker does
+        client.hset("later:meta", "signing", MASTER.fingerprint)
+    output(capsys, "show")
+    output(capsys, "rotate", "--topic", "order")
+    monkeypatch.setenv("LATER_SIGNING_KEY", OTHER.text)
+    assert exit_code_of("secrets", "show") == 0
+    note = f"workers on this store sign by the signing key {MASTER.fingerprint}, not by {OTHER.fingerprint}"
+    assert note in capsys.readouterr().err
+    assert exit_code_of("secrets", "show", "--topic", "order") == 1
+    assert note not in capsys.readouterr().err
+
+
 def test_without_a_key_nothing_is_shown_or_rotated(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LATER_SIGNING_KEY")
     for command in (["show"], ["rotate", "--namespace", "shop"]):

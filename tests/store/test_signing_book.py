@@ -85,6 +85,21 @@ async def test_only_generations_and_fingerprints_are_stored(
     assert stored.keys() == {b"origin:shop\x1fhttps://shop.example", b"version"}
 
 
+async def test_the_key_that_signed_first_is_known_until_all_secrets_are_rotated_together(
+    new_book: Callable[..., SigningBook],
+) -> None:
+    first, second = new_book(MASTER), new_book(OTHER)
+    assert await second.foreign_default_master() is None
+    for book in (first, second):
+        await book.note_default_master()
+    assert await first.foreign_default_master() is None
+    assert await new_book(OTHER, MASTER).foreign_default_master() is None
+    await second.rotate(SHOP, HOUR_MS)
+    assert await second.foreign_default_master() == MASTER.fingerprint
+    await second.rotate_all(HOUR_MS)
+    assert await second.foreign_default_master() is None
+
+
 async def test_rotations_at_the_same_time_are_all_made(new_book: Callable[..., SigningBook]) -> None:
     scopes = [SecretScope(Sign.TOPIC, f"shop/{number}") for number in range(8)]
     await asyncio.gather(*(new_book().rotate(scope, HOUR_MS) for scope in scopes))

@@ -145,6 +145,7 @@ def test_what_cannot_be_signed_waits_for_its_key_without_spending_a_retry(
         assert "is missing: add it to --signing-key" in up.wait_for_event("delivery not possible")["reason"]
         assert up.wait_for_event("signing key missing")["of"] == ["namespace default"]
         assert query(up.url, id)["state"] in ("delay", "unack")
+        assert up.wait_for_event("signing key differs")["used"] != up.wait_for_event("signing key differs")["master"]
         assert "is missing" in run_command("doctor", *access, str(other)).stderr
     assert not receiver.calls_of(id)
     key.write_text(other.read_text() + key.read_text())

@@ -90,6 +90,7 @@ def show(*, namespace: str | None, topic: str | None, url: str | None, as_json: 
         if not found:
             raise NoSigningKey("there is no signing key: --signing-key FILE, or --data of a `later up`")
         await _notify_if_unused(store, scope)
+        await _notify_if_foreign(store, scope)
         live = [generation for generation in ring.generations(scope) if generation.is_live(now)]
         known = [generation for generation in live if ring.has_master_of(generation)]
         if as_json:
@@ -101,6 +102,14 @@ def show(*, namespace: str | None, topic: str | None, url: str | None, as_json: 
         return 0
 
     return _run(flags, print_secret)
+
+
+async def _notify_if_foreign(store: Store, scope: SecretScope) -> None:
+    """Say so if workers sign with a secret of another signing key than this command's."""
+    other = await store.signing.foreign_default_master()
+    if other is not None and scope not in store.signing.latest.rotated:
+        ours = store.signing.latest.masters[-1].fingerprint
+        notify(f"workers on this store sign by the signing key {other}, not by {ours}: this is not their secret")
 
 
 async def _notify_if_unused(store: Store, scope: SecretScope) -> None:
