@@ -14,6 +14,8 @@ from later.store.scripts import Argument, Command
 
 SAVED_MS = 250
 """How many ms of its rate a topic may catch up on if permits are requested late; after a longer gap, none."""
+PAGE = 2000
+"""Held topics of a shard that are read in one round trip."""
 SLICE = 500
 """Commands, or topics, in one round trip."""
 
@@ -87,11 +89,11 @@ class Permits:
         shards, offset = list(self._keys.shards), 0
         while shards:
             answers = await self._execute_in_slices(
-                "hold", [("ZRANGE", s.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", offset, SLICE) for s in shards]
+                "hold", [("ZRANGE", s.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", offset, PAGE) for s in shards]
             )
             paused.update(topic.decode() for topics in answers for topic in topics)
-            shards = [shard for shard, topics in zip(shards, answers, strict=True) if len(topics) == SLICE]
-            offset += SLICE
+            shards = [shard for shard, topics in zip(shards, answers, strict=True) if len(topics) == PAGE]
+            offset += PAGE
         return paused
 
     async def resume(self, topics: Mapping[str, tuple[int, int | None]], now: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 
 from later.core.policy_scopes import Policies
@@ -15,6 +17,8 @@ CHECK_EVERY_MS = 3_000
 """How often paused topics are checked while no policy changes."""
 CHECK_AFTER_CHANGE_MS = 3_000
 """How long after a policy change each tick checks: an instance that has not seen it yet may hold a topic again."""
+TOPICS_PER_TURN = 500
+"""Topics that are checked before other tasks of the event loop get a turn."""
 RESUME_AFTER_MS = 1100
 """How long a topic with a ramp stays held: until every instance knows that it returns slowly."""
 
@@ -28,6 +32,8 @@ class Resumer:
         self._check_until = 0
         """Until then (ms) each tick checks."""
         self._next_at = 0
+        self._held: set[str] = set()
+        """Topics that these policies keep held. A store may have ten thousand pulled ones."""
 
     async def tick(self, now: int) -> TickResult:
         policies = await self._store.policies.current()
@@ -35,11 +41,16 @@ class Resumer:
             self._check_until = now + CHECK_AFTER_CHANGE_MS
         elif now >= self._check_until and self._next_at - CHECK_EVERY_MS <= now < self._next_at:
             return TickResult(0, None)
+        if policies is not self._seen_policies:
+            self._held.clear()
         times: dict[str, tuple[int, int | None]] = {}
         """When each topic may be claimed again, and when it is at full speed (None: at once)."""
-        for topic in await self._store.permits.paused_topics():
+        for number, topic in enumerate(await self._store.permits.paused_topics() - self._held, 1):
+            if number % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
             policy = policies.for_topic(topic)
             if policy.is_held:
+                self._held.add(topic)
                 continue
             claimed_from = now + RESUME_AFTER_MS
             times[topic] = (claimed_from, claimed_from + policy.ramp_ms) if policy.ramp_ms else (now, None)

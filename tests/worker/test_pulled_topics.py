@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
+import pytest
+
 from later.core.clock import Interval
-from later.core.policy import PolicyValue
-from later.core.policy_scopes import Settings, namespace_scope, topic_scope
+from later.core.policy import Policy, PolicyValue
+from later.core.policy_scopes import Policies, Settings, namespace_scope, topic_scope
 from later.store.keys import Bucket
 from later.store.pull_plan import PulledTask, PullRequest, PullResult, PullTopic
 from later.store.types import BucketRange
 from tests.builders import NOW, a_task
-from tests.store.inspection import PAUSED, assert_sound, read_contents
+from tests.store.inspection import PAUSED, ask, assert_sound, read_contents
 from tests.store.test_cost import commands_of
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import FakeSender, ManualWorker
@@ -111,6 +113,30 @@ async def test_a_topic_that_is_paused_and_pulled_stays_held_when_one_of_them_end
         await worker.set_policy("order", **change)
         await worker.resumer.tick(worker.at)
         assert await worker.work() == 0
+
+
+async def test_many_pulled_topics_are_judged_once_for_each_change_of_the_policies(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"shop/{n}" for n in range(5000)]
+    worker = ManualWorker(store, FakeSender())
+    await worker.set_namespace_policy("shop", deliver="pull")
+    wakes = store.keys.shards[0].wakes[Bucket.DELAY]
+    await ask(store, [("ZADD", wakes, *(word for name in names for word in ("-inf", name)))])
+    judged: Counter[str] = Counter()
+    for_topic = Policies.for_topic
+
+    def count(policies: Policies, topic: str) -> Policy:
+        judged[topic] += 1
+        return for_topic(policies, topic)
+
+    monkeypatch.setattr(Policies, "for_topic", count)
+    for _ in range(3):
+        worker.at += 100
+        assert (await worker.resumer.tick(worker.at)).moved == 0
+    assert judged == Counter(names)
+    await worker.set_namespace_policy("shop", deliver=None)
+    assert (await worker.resumer.tick(worker.at)).moved == len(names)
 
 
 async def test_due_tasks_of_a_pulled_topic_cost_an_idle_worker_nothing(store: StoreFixture) -> None:
