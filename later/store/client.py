@@ -22,6 +22,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from later.core.clock import Clock
 from later.core.errors import STORE_FULL_REASON, LaterError, StoreDown, StoreFault, StoreFull, StoreMismatch
+from later.regular_file import read_regular_file
 from later.store.schema import Execute, parse_info, run_id
 from later.store.scripts import BY_SHA, Command
 
@@ -67,7 +68,7 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
     The address behind a URL may lead to another server with the next connection, and to another clock.
 
     Raises:
-        StoreMismatch: redis-py does not understand the URL.
+        StoreMismatch: redis-py does not understand the URL, or a file that it names cannot be read.
     """
 
     async def read_clock(connection: AbstractConnection) -> None:
@@ -91,6 +92,13 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
     except ValueError as error:
         scheme, separator, rest = url.partition("://")
         raise StoreMismatch(f"--redis {scheme}{separator}{rest.rpartition('@')[2]}: {error}") from None
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        file = pool.connection_kwargs.get(name)
+        try:
+            if file is not None:
+                read_regular_file(file)  # each connection would read it, and wait for a FIFO
+        except OSError as error:
+            raise StoreMismatch(f"--redis: {name} {file}: cannot be read: {error.strerror}") from None
     return Redis.from_pool(pool)
 
 
