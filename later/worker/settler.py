@@ -74,7 +74,8 @@ class Settler(Generic[Delivery]):
     async def _judge_and_settle(self) -> None:
         deliveries, self._unjudged = self._unjudged, []
         try:
-            self._waiting += await self._judge(deliveries)
+            judged = await self._judge(deliveries)
+            self._waiting += judged  # not in one step: it would restore what was waiting before, and is settled now
         except Exception as error:
             self._give_up(deliveries, error)
         async with self._round_trips:

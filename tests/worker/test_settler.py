@@ -16,7 +16,7 @@ from later.store.keys import Bucket
 from later.store.types import Settlement
 from tests.builders import a_task
 from tests.store_fixture import StoreFixture
-from tests.worker.workers import LEASE_MS, FakeSender, ManualWorker
+from tests.worker.workers import LEASE_MS, FakeSender, ManualWorker, busy
 
 Answers = list[bool | LaterError]
 Settle = Callable[[Sequence[Settlement]], Awaitable[Answers]]
@@ -76,6 +76,33 @@ async def test_deliveries_that_end_together_are_settled_in_one_round_trip(
     settles = Settles(worker, monkeypatch)
     await worker.work()
     assert settles.sizes == [50]
+
+
+async def test_a_delivery_that_was_settled_while_another_was_judged_is_not_settled_again(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = ManualWorker(store, FakeSender(busy(60_000)))
+    hold, is_held, may_hold, is_settled = worker.held_origins.hold, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def hold_slowly(*arguments: Any) -> None:
+        is_held.set()
+        await may_hold.wait()
+        await hold(*arguments)
+
+    async def report_settle(settlements: Sequence[Settlement], settle: Settle) -> Answers:
+        is_settled.set()
+        return await settle(settlements)
+
+    monkeypatch.setattr(worker.held_origins, "hold", hold_slowly)
+    settles = Settles(worker, monkeypatch, report_settle)
+    for callback, event in (("http://busy.example/", is_held), ("http://well.example/", is_settled)):
+        await store.tasks.create([a_task(callback=callback)])
+        await worker.tick()
+        await event.wait()
+    may_hold.set()
+    await worker.deliveries.drain(60)
+    assert (settles.sizes, worker.fair_share.total_in_use) == ([1, 1], 0)
+    assert metric(worker, "later_settles_lost_total") == 0
 
 
 async def test_a_settle_without_an_answer_is_tried_again(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
