@@ -256,9 +256,10 @@ async def test_the_metrics_of_a_daemon_that_asks_for_no_keys_stay_open_when_its_
                 assert (await api.post("/query", {"id": "a"}))[0] == 404
             await api.lose_store()
             seconds.at += FRESH_S
-            async with api.http.get("/metrics") as answer:
-                assert answer.status == status
-            assert (await api.post("/create", MINIMAL))[0] == 503
+            keys = KeyedApi(api, KeyBook(api.store.client, api.store.keys, seconds), "", seconds)
+            for (method, path), (needed, unbound, _) in TABLE.items():
+                expected = unbound if needed == OPEN else status if path == "/metrics" else 503
+                assert (await keys.call(method, path))[0] == expected, path
 
 
 async def test_a_request_with_two_keys_is_refused_even_if_both_are_the_same(keys: KeyedApi) -> None:
