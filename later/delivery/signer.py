@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from later.core.origin import Origin
 from later.core.policy import Sign
-from later.core.signing import KeyRing, SigningContext, format_signatures, prepare_context, secret_scope
+from later.core.policy_scopes import namespace_from_topic
+from later.core.signing import KeyRing, SecretScope, SigningContext, format_signatures, prepare_context, secret_scope
 from later.core.task import Task
 from later.delivery.http_client import LocalFault
 
@@ -34,7 +35,8 @@ class Signer:
         self._key_ring = key_ring
         self._ring = KeyRing()
         self._prepared: OrderedDict[tuple[Sign, str, Origin | None], _Prepared] = OrderedDict()
-        """The one prepared first is first. A dict looks for it among all places from which one was removed."""
+        """By sign, the name of the topic or the namespace, and the origin. The one that was prepared first is first: a
+        dict looks for it among all places from which one was removed."""
 
     def contexts(self, task: Task, sign: Sign, now: int) -> list[SigningContext]:
         """Return what signs a delivery at `now` (ms), the newest secret first; nothing if it is not signed.
@@ -51,14 +53,14 @@ class Signer:
             self._prepared.clear()
         if ring.is_empty:
             return []
-        key = (sign, task.topic, Origin.of(task.callback) if sign is Sign.ORIGIN else None)
+        name = task.topic if sign is Sign.TOPIC else namespace_from_topic(task.topic)
+        key = (sign, name, Origin.of(task.callback) if sign is Sign.ORIGIN else None)
         prepared = self._prepared.get(key)
         if prepared is None or now >= prepared.until:
-            prepared = self._prepare(key, now)
+            prepared = self._prepare(key, secret_scope(sign, task.topic, key[2]), now)
         return prepared.contexts
 
-    def _prepare(self, key: tuple[Sign, str, Origin | None], now: int) -> _Prepared:
-        scope = secret_scope(*key)
+    def _prepare(self, key: tuple[Sign, str, Origin | None], scope: SecretScope, now: int) -> _Prepared:
         contexts = [prepare_context(secret) for secret in self._ring.secrets(scope, now)]
         ends = [generation.until for generation in self._ring.generations(scope) if generation.is_live(now)]
         prepared = _Prepared(contexts, min((end for end in ends if end is not None), default=math.inf))

@@ -180,6 +180,14 @@ def test_without_a_signing_key_no_topic_is_prepared() -> None:
     assert not signer._prepared
 
 
+@pytest.mark.parametrize("sign", [Sign.NAMESPACE, Sign.ORIGIN])
+def test_the_topics_of_a_namespace_share_its_prepared_secrets(sign: Sign) -> None:
+    signer = Signer(Keys())
+    first, second, other = (signer.contexts(a_task(topic=topic), sign, NOW) for topic in ("team/a", "team/b", "c"))
+    assert first is second
+    assert first is not other
+
+
 def test_no_more_secrets_are_kept_than_that() -> None:
     keys = Keys()
     signer = Signer(keys)
