@@ -139,6 +139,10 @@ class Client:
         """
         await self._check_unless(lambda: bool(self._checked))
 
+    def new_connection(self) -> AbstractConnection:
+        """Return a connection of its own, not yet connected, for what no pipeline can do: listen."""
+        return self._redis.connection_pool.make_connection()  # type: ignore[no-untyped-call,no-any-return]  # redis-py's
+
     async def execute(self, verb: str, command: Command) -> Any:
         """Return one command's answer.
 

@@ -44,6 +44,8 @@
 |                         |        | namespace is under `/<namespace>/<job>`                                  |
 | `{later:0}:jobs`        | zset   | job, or `<job>/<run>`, as above → when it may be forgotten               |
 
+`later:bell` is a channel, not a key: see `due_notices.py`.
+
 Ids are packed (see `later.core.task.pack_id`); times are ms of the store's clock. No key has a TTL, because a store may
 evict volatile keys; the exceptions are a topic's `flow`, which lasts a day, and its `origins`, which last until their
 holds have ended: their loss costs a few deliveries too many at once.
@@ -126,6 +128,7 @@ class Keys:
         self.key_uses = b"{%s:auth}:used" % prefix.encode()
         self.audit_trail = b"{%s:auth}:audit" % prefix.encode()
         self.signing = b"{%s:auth}:signing" % prefix.encode()
+        self.due_notices = prefix.encode() + b":bell"
         self._origin_holds_prefix = prefix.encode() + b":origins:"
         self._permits_prefix = prefix.encode() + b":flow:"
         self.shards = [Shard(prefix, index) for index in range(shards)]

@@ -15,6 +15,7 @@ from later.store.client import Client, connect
 from later.store.cursor import Listing
 from later.store.dead_letters import DeadLetters
 from later.store.doctor import Doctor
+from later.store.due_notices import DueNotices
 from later.store.edits import Edits
 from later.store.expiry import Expiry
 from later.store.key_book import KeyBook
@@ -43,6 +44,7 @@ class Store:
     keys: Keys
     tasks: Tasks
     pulls: Pulls
+    due_notices: DueNotices
     lookup: Lookup
     edits: Edits
     listing: Listing
@@ -69,7 +71,8 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
 
     `policy` applies where nothing is set; `instance` is the name under which this process takes permits.
     """
-    tasks, lookup = Tasks(client, keys), Lookup(client, keys)
+    due_notices = DueNotices(client, keys)
+    tasks, lookup = Tasks(client, keys, due_notices), Lookup(client, keys)
     time = StoreTime(clock, partial(client.execute_timed, "time", []))
     return Store(
         client=client,
@@ -77,7 +80,8 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
         time=time,
         keys=keys,
         tasks=tasks,
-        pulls=Pulls(client, keys, tasks, lookup),
+        pulls=Pulls(client, keys, tasks, lookup, due_notices),
+        due_notices=due_notices,
         lookup=lookup,
         edits=Edits(client, keys),
         listing=Listing(client, keys),

@@ -24,6 +24,7 @@ from later.core.task_names import pack_remembered
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs, raise_errors
+from later.store.due_notices import DueNotices
 from later.store.fanout import fan_out, parse_flags
 from later.store.keys import Bucket, Keys, ShardTopic
 from later.store.lookup import Lookup
@@ -46,11 +47,12 @@ class LeaseNack(NamedTuple):
 class Pulls:
     """Claims of consumers, and the ends of their leases."""
 
-    def __init__(self, client: Client, keys: Keys, tasks: Tasks, lookup: Lookup) -> None:
+    def __init__(self, client: Client, keys: Keys, tasks: Tasks, lookup: Lookup, due_notices: DueNotices) -> None:
         self._client = client
         self._keys = keys
         self._tasks = tasks
         self._lookup = lookup
+        self._due_notices = due_notices
 
     async def claim(self, requests: Sequence[PullRequest], now: Interval) -> list[PullResult | LaterError]:
         """Claim due tasks, delay → unack, and deal them evenly. Tasks that must not be handed out are dead then.
@@ -135,9 +137,11 @@ class Pulls:
         Raises:
             StoreDown: whether anything was given back is not known. Doing it again is safe.
         """
+        due = {lease.topic.encode(): lease.due_at for lease in leases}
         return await self._tasks.give_back_leases(
             [(self._keys.shard_of(lease.id), lease.topic.encode()) for lease in leases],
             [(pack_id(lease.id), lease.fence, lease.due_at, "") for lease in leases],
+            [self._due_notices.command(topic, due_at) for topic, due_at in due.items()],
         )
 
     async def extend(self, leases: Sequence[Lease], lease_end: int) -> list[bool | LaterError]:

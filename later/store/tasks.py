@@ -21,6 +21,7 @@ from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
 from later.store.codec import parse_failure, parse_put_back, parse_time
+from later.store.due_notices import DueNotices
 from later.store.fanout import fan_out_topics, parse_flags, spread_answers
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
 from later.store.keys import Bucket, Keys, Shard, group_items, group_topics
@@ -60,16 +61,17 @@ GiveBackArguments = tuple[Argument, Argument, Argument, Argument]
 class Tasks:
     """Tasks on their way through the buckets."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: Client, keys: Keys, due_notices: DueNotices) -> None:
         self._client = client
         self._keys = keys
         self._lookup = Lookup(client, keys)
+        self._due_notices = due_notices
 
     async def create(self, tasks: Sequence[Task], batch: JobBatch | None = None) -> list[CreateResult | LaterError]:
         """Store new tasks, each in pool and delay in one step; `ExistingTask` for an id that exists.
 
         With a `batch`, count them into its job and its run: the created tasks in the same step, the batch in the same
-        round trip.
+        round trip. So are the notices of tasks that consumers claim.
 
         Raises:
             StoreDown: whether anything was stored is not known.
@@ -90,7 +92,7 @@ class Tasks:
                 arguments += [pack_id(task.id), encode_task(task), task.execute_at, chosen, expires_at]
             commands.append(scripts.CREATE.call(keys, arguments))
         count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
-        answers = await self._client.execute_each("create", [*commands, *count])
+        answers = await self._client.execute_each("create", [*commands, *count, *self._due_notices.of(groups)])
         results: list[CreateResult | LaterError] = spread_answers(groups, answers[: len(groups)], _parse_created)
         if elsewhere := [n for n, result in enumerate(results) if result is _ELSEWHERE]:
             found = await self._find_elsewhere([name_of(tasks[n]) for n in elsewhere])
@@ -237,17 +239,20 @@ class Tasks:
         )
 
     async def give_back_leases(
-        self, targets: Sequence[tuple[Shard, bytes]], items: Sequence[GiveBackArguments]
+        self,
+        targets: Sequence[tuple[Shard, bytes]],
+        items: Sequence[GiveBackArguments],
+        notices: Sequence[Command] = (),
     ) -> list[bool | LaterError]:
-        """Return claims as `put_back` does; a target is a task's shard and topic. Raises StoreDown."""
+        """Return claims as `put_back` does, with notices; a target is a task's shard and topic. Raises StoreDown."""
         commands: list[Command] = []
         groups = group_items(items, targets)
         for (shard, topic), some, _ in groups:
             delay, unack, _, _ = shard.buckets(topic)
             keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
             commands.append(scripts.GIVE_BACK.call(keys, [topic, *chain.from_iterable(some)]))
-        answers = await self._client.execute_each("give_back", commands)
-        return spread_answers(groups, answers, parse_flags)
+        answers = await self._client.execute_each("give_back", [*commands, *notices])
+        return spread_answers(groups, answers[: len(groups)], parse_flags)
 
     async def release(self, bucket: Bucket, topics: Sequence[DueTopic], now: int) -> list[ReleaseResult | LaterError]:
         """Move tasks whose lease or retry pause has ended, unack or error → delay, at most 500 of each topic.

@@ -211,7 +211,9 @@ async def scripts(store: StoreFixture) -> None:
         }),
         (pulling_nothing, {"evalsha": 1, "zrangebyscore": 1, "zrange": 1, "zmscore": 2}),
         (acking, {"evalsha": 1, "zrem": 2, "hmget": 1, "zmscore": 2, "hdel": 2, "zrange": 1}),
-        (releasing_leases, {"evalsha": 1, "zrem": 3, "hmget": 1, "zmscore": 1, "hdel": 1, "zrange": 1, "zadd": 2}),
+        (releasing_leases, {
+            "evalsha": 1, "zrem": 3, "hmget": 1, "zmscore": 1, "hdel": 1, "zrange": 1, "zadd": 2, "publish": 1,
+        }),
         (extending, {"evalsha": 1, "zrem": 2, "hmget": 1, "zmscore": 1, "zrange": 1, "zadd": 2}),
         (deleting, {"hmget": 5, "zmscore": 1, "evalsha": 2, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
     ],
