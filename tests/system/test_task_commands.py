@@ -39,7 +39,8 @@ PROPAGATION_S = 2.0
 @pytest.fixture
 def up(folder: Path, data: Path, processes: int) -> Iterator[Daemon]:
     """Run `later up` with one process and one shard, or several of both."""
-    with run_up(folder, data, *shards_option(processes), "--retry-base", "1000s", "--ramp", "0") as up:
+    options = ("--retry-base", "1000s", "--ramp", "0", "--timeout", "110", "--lease", "120")  # in flight to the end
+    with run_up(folder, data, *shards_option(processes), *options) as up:
         yield up
 
 
