@@ -48,6 +48,7 @@ CONFIG_READERS = {"processes", "daemon", "config", "cli"}
 CLOCKS = {"time.time", "time.monotonic", "datetime.now", "datetime.utcnow", "time.perf_counter", "time.time_ns"}
 
 QUALIFIED_BY_PACKAGE = {
+    "claims": "api has the handler, cli the commands",
     "doctor": "store has the checks, cli the command",
     "edits": "api has the handlers, store the scripts",
     "errors": "core has later's own errors, bulk those of Spark",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import selectors
+import socket
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -84,6 +85,7 @@ class ApiClient:
         self._key = key
         self._timeout_s = timeout_s
         self._clock = clock
+        self._ca = ca
         split = urlsplit(url)
         self._path = split.path
         self._connection: http.client.HTTPConnection
@@ -99,8 +101,25 @@ class ApiClient:
         """Close the connection. A later call opens a new one."""
         self._connection.close()
 
-    def ask(self, method: str, path: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send `fields` as JSON and return the JSON object of the answer. Raises CallFailed, as `call` does."""
+    def clone(self) -> ApiClient:
+        """Return a client of the same API, for another thread."""
+        return ApiClient(self._url, self._timeout_s, self._clock, self._key, self._ca)
+
+    def abort(self) -> None:
+        """Cut the connection of a call that another thread makes."""
+        sock = self._connection.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def ask(self, method: str, path: str, fields: Mapping[str, Any] | None = None, wait_s: float = 0) -> dict[str, Any]:
+        """Send `fields` as JSON and return the JSON object of the answer. Raises CallFailed, as `call` does.
+
+        The call itself may take `wait_s`, and its answer as long as any other besides.
+        """
+        self._connection.timeout = self._timeout_s + wait_s
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(self._connection.timeout)
         answer = self.call(method, path, None if fields is None else json.dumps(fields).encode())
         if not isinstance(answer, dict):
             raise CallFailed(f"expected a JSON object as the answer, got something else: {NOT_LATER}", 200)

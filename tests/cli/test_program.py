@@ -131,6 +131,7 @@ ARGUMENTS = {
     ("update",): ("x", "--retry", "1"),
     ("dead", "redrive"): ("--topic", "order", "--yes"),
     ("dead", "purge"): ("--topic", "order", "--yes"),
+    ("work",): ("jobs", "--", "true"),
     ("topics", "set"): ("order", "--retry", "1"),
     ("topics", "unset"): ("order", "--retry"),
     ("topics", "purge"): ("order", "--yes"),
@@ -190,6 +191,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert exit_code_of("--help") == 0
     assert listed_commands(capsys.readouterr().out) == [
         *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
+        *("claim", "ack", "nack", "release", "extend", "work"),
         *("topics", "namespaces"), "bulk", *("keys", "secrets", "audit", "check", "status", "doctor"),
     ]  # fmt: skip
 

@@ -39,7 +39,9 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
     )
 )
 @click.option("--topic", metavar="TEXT", help="Topic of the task; required without --from.")
-@click.option("--callback", metavar="URL", help="URL to POST to when the task is due; required without --from.")
+@click.option(
+    "--callback", metavar="URL", help="URL to POST to when the task is due. A task of a pulled topic has none."
+)
 @click.option("--delay", type=DURATION, help="Time from now until the task is due.  [default: the topic's]")
 @click.option(
     "--execute-time",
@@ -88,9 +90,8 @@ def create(
             return create_from_file(client, file, job=job, batch=batch, retries=retries, as_json=as_json)
     if job is not None:
         raise click.UsageError("--job needs --from.")
-    for name in ("topic", "callback"):
-        if task[name] is None:
-            raise click.UsageError(f"Missing option '--{name}'.")
+    if task["topic"] is None:
+        raise click.UsageError("Missing option '--topic'.")
     answer = client.ask("POST", "/create", _read_fields(task))
     if as_json:
         _print_json(answer)
