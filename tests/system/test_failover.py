@@ -31,7 +31,7 @@ def test_a_late_answer_to_a_delivery_that_a_failover_lost_leaves_the_new_task_al
             create(serve.url, **task)
             server.wait_for_replica()
             server.cut_link()
-            with run_daemon("worker", folder, *options) as worker:
+            with run_daemon("worker", folder, *options, "--timeout", "60", "--lease", "70") as worker:
                 wait_until(lambda: receiver.attempts("a") == [1], "the first delivery begins")
                 _fail_over(server, address)
                 wait_until(lambda: post(serve.url, "/delete", {"id": "a"}).status == 200, "the old task is deleted")
