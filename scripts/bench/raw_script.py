@@ -14,6 +14,7 @@ import hiredis
 
 from later.core.task import pack_id
 from later.store.client import Client
+from later.store.due_notices import DueNotices
 from later.store.keys import Keys
 from later.store.scripts import BY_SHA, Command
 from later.store.tasks import Tasks
@@ -91,10 +92,11 @@ class _RecordedError(Exception):
 
 def record_commands(call: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
     """Return the commands that a call of the store package would send."""
-    recorder = _RecordingClient()
+    recorder, keys = _RecordingClient(), Keys("later", 1)
+    client = cast("Client", recorder)
 
     async def run() -> None:
-        await call(Tasks(cast("Client", recorder), Keys("later", 1)))
+        await call(Tasks(client, keys, DueNotices(client, keys)))
 
     try:
         asyncio.run(run())

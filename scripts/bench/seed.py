@@ -14,6 +14,7 @@ from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.core.task import Task, new_id
 from later.store.client import Client, connect
+from later.store.due_notices import DueNotices
 from later.store.keys import Keys
 from later.store.tasks import Tasks
 
@@ -64,10 +65,10 @@ def run_with_tasks(url: str, call: Callable[[Tasks], Awaitable[Result]]) -> Resu
     """Connect to the store at `url`, run `call` on its tasks in a new event loop, and return the result."""
 
     async def run() -> Result:
-        clock = Clock(time.monotonic, time.time)
+        keys, clock = Keys("later", 1), Clock(time.monotonic, time.time)
         client = Client(connect(url, clock, STORE_TIMEOUT_S), clock, timeout_s=STORE_TIMEOUT_S)
         try:
-            return await call(Tasks(client, Keys("later", 1)))
+            return await call(Tasks(client, keys, DueNotices(client, keys)))
         finally:
             await client.aclose()
 
