@@ -273,7 +273,9 @@ async def test_a_stop_lets_settles_finish_however_short_its_timeout(store: Store
     tasks = [a_task() for _ in range(50)]
     worker, _ = await a_worker_with(store, tasks[0])
     await store.tasks.create(tasks[1:])
-    assert await worker.tick() == 50
+    claimed = 0
+    while claimed < len(tasks):  # two ticks if one of 16 shards happens to have more than its part of them
+        claimed += await worker.tick()
     await asyncio.sleep(0)  # all are delivered, and being settled
     await worker.deliveries.drain(0)
     assert [await worker.is_gone(task) for task in tasks] == [True] * 50
