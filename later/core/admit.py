@@ -8,7 +8,7 @@ from later.core.callback_url import check_callback
 from later.core.caller import ANYBODY, Caller
 from later.core.errors import Refused
 from later.core.ordered_ids import order_id
-from later.core.policy import DelayMode, Deliver, Policy
+from later.core.policy import PULL, DelayMode, Policy
 from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
 from later.core.validation import (
@@ -45,15 +45,18 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Cal
     policy = policies.for_topic(topic)
     execute_at = resolve_execute_at(draft, policy, now)
     ttl_ms = resolve_ttl_ms(draft.ttl, policy)
+    is_pulled = policy.deliver is PULL
     if draft.id is not None:
         id = caller.own_id(draft.id)
+    elif is_pulled:
+        id = order_id(fresh_id, now)
     else:
-        id = order_id(fresh_id, now) if policy.deliver is Deliver.PULL else fresh_id
+        id = fresh_id
     return Task(
         id=id,
         own_id=draft.id is not None,
         topic=topic,
-        callback=resolve_callback(draft.callback, policy),
+        callback=resolve_callback(draft.callback, policy) if is_pulled else check_callback(draft.callback),
         content=check_content(draft.content),
         headers=check_headers(draft.headers),
         max_retry=policy.retry if draft.retry is None else check_retry(draft.retry),
@@ -70,9 +73,7 @@ def resolve_callback(callback: str | None, policy: Policy) -> str:
     Raises:
         Refused: the callback is wrong, is missing, or is one too many.
     """
-    if policy.deliver is Deliver.PUSH:
-        if callback is None:
-            raise Refused(f"{refusal('callback', None)}; only a topic with deliver pull has tasks without", "callback")
+    if policy.deliver is not PULL:
         return check_callback(callback)
     if callback is not None:
         raise Refused("callback: expected none, because consumers claim the topic's tasks (deliver pull)", "callback")

@@ -31,7 +31,9 @@ def check_callback(text: str | None) -> str:
         Refused: it is not an absolute http(s) URL, it has user:password@ or a fragment, or no receiver can have its
             host or port.
     """
-    if text is None or len(text) > MAX_CALLBACK_CHARS or _FORBIDDEN.search(text):
+    if text is None:
+        raise Refused(f"{refusal('callback', None)}; only a topic with deliver pull has tasks without", "callback")
+    if len(text) > MAX_CALLBACK_CHARS or _FORBIDDEN.search(text):
         raise refusal("callback", text)
     utf8_size("callback", text)
     try:

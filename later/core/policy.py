@@ -59,6 +59,10 @@ class Deliver(StrEnum):
     PULL = "pull"
 
 
+PULL = Deliver.PULL
+"""The member by a name of its own: on the way of every task, the lookup in its class would take three times as long."""
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The policy that applies to a topic. 0 means no limit for `max_delay_ms`, `ttl_ms`, `rate` and `concurrency`.
 

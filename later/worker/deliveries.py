@@ -15,7 +15,7 @@ import structlog
 from later.core.errors import LaterError, format_traceback
 from later.core.held import Held
 from later.core.origin import Origin
-from later.core.policy import Deliver, Policy
+from later.core.policy import PULL, Policy
 from later.core.retry import (
     Outcome,
     OutcomeKind,
@@ -219,7 +219,7 @@ class DeliveryPool:
         policy = self._store.policies.latest.for_topic(claim.topic)
         if not isinstance(claim.task, Task):
             return judge_unreadable(claim.attempt, claim.task, now.high)
-        if policy.deliver is Deliver.PULL or not claim.task.callback:
+        if policy.deliver is PULL or not claim.task.callback:
             return await self._leave_uncalled(claim, claim.task)
         unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
         if unsent is not None:
@@ -249,7 +249,7 @@ class DeliveryPool:
         """
         try:
             policies = await self._store.policies.read()
-            if policies.for_topic(claim.topic).deliver is Deliver.PULL:
+            if policies.for_topic(claim.topic).deliver is PULL:
                 await self._store.permits.hold_paused([(claim.topic, claim.shard)])
             elif not task.callback:
                 return judge_uncallable(claim.attempt, claim.failure, self._store.clock.now().high)
