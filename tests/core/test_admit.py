@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.admit import admit
+from later.core.caller import RESERVED_ID_STARTS
 from later.core.errors import Refused
 from later.core.policy import DelayMode, Deliver, Policy
 from later.core.policy_scopes import Policies, Settings, namespace_scope, topic_scope
@@ -646,7 +647,7 @@ DRAFTS = st.builds(
     content=st.none() | st.text(),
     headers=st.none() | st.dictionaries(HEADER_NAMES, PRINTABLE, max_size=10),
     ttl=st.none() | st.floats(min_value=0, exclude_min=True, allow_infinity=False),
-    id=st.none() | LEGAL_IDS,
+    id=st.none() | LEGAL_IDS.filter(lambda id: not id.startswith(RESERVED_ID_STARTS)),
 )
 POLICIES = st.builds(
     Policy,
