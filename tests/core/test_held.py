@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from later.core.held import Held, TopicHold, find_hold
-from later.core.policy import Policy
+from later.core.policy import Deliver, Policy
 from tests.builders import NOW
 from tests.cases import each_case
 
@@ -21,6 +21,8 @@ from tests.cases import each_case
         (Policy(concurrency=5), None, 5, Held.CONCURRENCY),
         (Policy(concurrency=5), None, 4, Held.NO),
         (Policy(), None, 5, Held.NO),
+        (Policy(deliver=Deliver.PULL, concurrency=5), TopicHold("order", None, False), 9, Held.PULL),
+        (Policy(deliver=Deliver.PULL, paused=True), TopicHold("order", None, False), 0, Held.PAUSE),
     ],
 )
 def test_a_topic_is_held_by(policy: Policy, hold: TopicHold | None, permits_in_use: int, held: Held) -> None:

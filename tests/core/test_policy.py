@@ -16,6 +16,7 @@ from later.core.policy import (
     Ack,
     DelayMode,
     Policy,
+    PolicyValue,
     format_policy,
     parse_policy_fields,
 )
@@ -337,3 +338,21 @@ def test_a_retry_can_always_be_scheduled(
     verdict = judge(a_task(max_retry=policy.retry), 1, None, outcome, NOW, policy, random)
     assert verdict.target is SettleTarget.ERROR
     assert verdict.at > NOW
+
+
+@each_case(
+    ("fields", "has_limits"),
+    [
+        ({}, False),
+        ({"deliver": "push"}, False),
+        ({"deliver": "pull"}, True),
+        ({"paused": True}, True),
+        ({"rate": 0}, False),
+    ],
+)
+def test_workers_look_at_the_policies_of_topics_only_if_one_is_limited_paused_or_pulled(
+    fields: dict[str, PolicyValue], has_limits: bool
+) -> None:
+    assert Policies(DEFAULT_POLICY, {NAMESPACE: Settings(fields)}).has_limits is has_limits
+    daemon = Settings(fields).apply_to(DEFAULT_POLICY)
+    assert Policies(daemon).has_limits is has_limits

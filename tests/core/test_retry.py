@@ -12,6 +12,7 @@ from later.core.retry import (
     MAX_MESSAGE_CHARS,
     NO_FAILURE,
     Failure,
+    Nack,
     Outcome,
     OutcomeKind,
     SettleTarget,
@@ -20,6 +21,8 @@ from later.core.retry import (
     encode_failure,
     is_expired,
     judge,
+    judge_nack,
+    judge_uncallable,
     judge_unreadable,
     judge_unsent,
 )
@@ -404,7 +407,54 @@ class TestAnyOutcome:
         assert (failure_in(verdict).failures <= max_retry) is (verdict.target is SettleTarget.ERROR)
 
 
+class TestNack:
+    @each_case(
+        ("nack", "target", "pause_ms", "failures", "reason"),
+        [
+            (Nack(), SettleTarget.ERROR, 20_000, 2, "nack"),
+            (Nack(reason="no_disk", delay_ms=0), SettleTarget.ERROR, 10, 2, "no_disk"),
+            (Nack(delay_ms=5_000), SettleTarget.ERROR, 5_000, 2, "nack"),
+            (Nack(is_busy=True), SettleTarget.ERROR, 10_000, 1, "nack"),
+            (Nack(is_busy=True, delay_ms=90_000), SettleTarget.ERROR, 90_000, 1, "nack"),
+            (Nack(is_final=True, delay_ms=5_000), SettleTarget.DEAD, 0, 2, "rejected"),
+        ],
+    )
+    def test_a_nack_is_judged_as_its_consumer_says(
+        self, nack: Nack, target: SettleTarget, pause_ms: int, failures: int, reason: str
+    ) -> None:
+        policy = Policy(retry_base_ms=10_000)
+        verdict = judge_nack(a_task(max_retry=5), 2, a_failure(1), nack, NOW, policy, 0.0)
+        failure = failure_in(verdict)
+        assert (verdict.target, verdict.at - NOW) == (target, pause_ms)
+        assert (failure.failures, failure.reason, failure.attempt) == (failures, reason, 2)
+
+    def test_the_last_retry_exhausts_a_task_and_the_message_is_kept(self) -> None:
+        verdict = judge_nack(a_task(max_retry=1), 2, a_failure(1), Nack(message="m" * 400), NOW, Policy(), 0.0)
+        failure = failure_in(verdict)
+        assert (verdict.target, failure.reason) == (SettleTarget.DEAD, "exhausted")
+        assert failure.message == f"2 failures, the last: {'m' * 400}"
+
+    def test_a_message_of_any_length_is_cut_to_500_characters(self) -> None:
+        for nack in (Nack(message="m" * 501), Nack(message="\ud800" * 300, is_final=True)):
+            assert len(failure_in(judge_nack(a_task(), 1, None, nack, NOW, Policy(), 0.0)).message) == 500
+
+
 class TestUnsent:
+    @each_case(("attempt", "reason"), [(1, None), (3, None), (4, "it was claimed 3 times, and never done")])
+    def test_a_task_may_be_claimed_so_often_and_no_more(self, attempt: int, reason: str | None) -> None:
+        verdict = judge_unsent(a_task(), attempt, a_failure(1, attempt=attempt - 1), NOW, max_claims=3)
+        assert (verdict and failure_in(verdict).message) == reason
+        assert verdict is None or failure_in(verdict).reason == "lost"
+
+    def test_a_limit_of_claims_stands_in_for_that_of_lost_leases(self) -> None:
+        assert judge_unsent(a_task(), 100, None, NOW, max_claims=100) is None
+        verdict = judge_unsent(a_task(), 2, None, NOW, max_claims=1)
+        assert failure_in(verdict).message == "it was claimed once, and never done"
+
+    def test_a_task_without_a_callback_is_dead_where_tasks_are_delivered(self) -> None:
+        verdict = judge_uncallable(2, a_failure(1), NOW)
+        assert (verdict.target, failure_in(verdict).reason) == (SettleTarget.DEAD, "no callback")
+
     def test_a_fresh_task_may_be_sent(self) -> None:
         assert judge_unsent(a_task(), 1, None, NOW) is None
 

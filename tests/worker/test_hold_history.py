@@ -66,3 +66,12 @@ def test_old_holds_are_forgotten() -> None:
         history.add(f"t{n}", Held.RATE, NOW + 5000, NOW + 5000)
     assert history.held_by("old", NOW, NOW + 5000) is Held.NO
     assert history.held_by("t0", NOW, NOW + 5001) is Held.RATE
+
+
+def test_tasks_of_a_topic_that_was_pulled_were_held_by_a_pause() -> None:
+    history = HoldHistory()
+    for fields in ({"deliver": "pull"}, {}):
+        policies = Policies(DEFAULT_POLICY, {topic_scope("order"): Settings(fields)})  # type: ignore[arg-type]  # dict
+        history.add_ended_pauses(policies, NOW)
+    assert history.held_by("order", NOW - 60_000, NOW) is Held.PAUSE
+    assert history.held_by("other", NOW - 60_000, NOW) is Held.NO

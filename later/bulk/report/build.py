@@ -11,6 +11,7 @@ from later.bulk.report.counts import ExportCounts, RejectCounts, Report, read_ex
 from later.bulk.report.forecast import ReportWindow, TopicLimit, forecast_topics, window_from_days
 from later.bulk.spark.session import open_session
 from later.client.http import ApiClient, CallFailed
+from later.core.policy import Deliver
 
 MAX_GROUPS = 20
 """The number of topics, groups of dead tasks and groups of rejects that are listed; the others are summed up."""
@@ -79,7 +80,9 @@ def find_limits(
             if topic not in limits:
                 path = f"/topics/{quote(topic, safe='', errors='surrogateescape')}/policy?applied=true"
                 policy = client.ask("GET", path)
-                limits[topic] = TopicLimit(float(policy["rate"]["value"]), bool(policy["paused"]["value"]))
+                is_pulled = policy.get("deliver", {}).get("value") == Deliver.PULL  # no rate limits its consumers
+                rate = 0.0 if is_pulled else float(policy["rate"]["value"])
+                limits[topic] = TopicLimit(rate, bool(policy["paused"]["value"]))
     except (KeyError, TypeError, ValueError):
         warn("not every topic's rate is known: the answer has no rate: is the server at --url later?")
     except CallFailed as error:

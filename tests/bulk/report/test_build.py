@@ -32,8 +32,11 @@ async def test_rates_are_those_of_the_policies_as_applied(api: ApiFixture) -> No
     await api.request("PATCH", "/namespaces/shop/policy", {"rate": 12.5})
     await api.request("PATCH", "/topics/mail/policy", {"rate": 3, "paused": True})
 
-    limits = await limits_of(api, "shop/order", "mail", "other")
+    await api.request("PATCH", "/topics/jobs/policy", {"rate": 3, "deliver": "pull"})
 
+    limits = await limits_of(api, "shop/order", "mail", "other", "jobs")
+
+    assert limits.pop("jobs") == TopicLimit(0)
     assert limits == {"shop/order": TopicLimit(12.5), "mail": TopicLimit(3, True), "other": TopicLimit(0)}
 
 
