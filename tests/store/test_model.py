@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from later.core.edit import TaskChanges, edit, renew_ttl
 from later.core.errors import Conflict, NotFound
 from later.core.held import Held
+from later.core.lease import lease_of
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.core.retry import Failure, SettleTarget, Verdict, encode_failure, expiry_failure
@@ -116,8 +117,10 @@ class Model:
         return True
 
     def due(self, shard_topic: ShardTopic, now: int, limit: int) -> list[ModelTask]:
-        if self.is_held(shard_topic, now):
-            return []
+        return [] if self.is_held(shard_topic, now) else self.pulled(shard_topic, now, limit)
+
+    def pulled(self, shard_topic: ShardTopic, now: int, limit: int) -> list[ModelTask]:
+        """Return what a consumer gets, whom no hold stops."""
         waiting = [task for task in self.tasks_in(Bucket.DELAY, shard_topic) if task.score <= now]
         return sorted(waiting, key=lambda model_task: (model_task.score, pack_id(model_task.task.id)))[:limit]
 
@@ -146,6 +149,13 @@ class Model:
         if shard_topic in self.delay_wakes and self.delay_wakes[shard_topic] <= now:
             self.delay_wakes[shard_topic] = now
         return self.delay_wakes.get(shard_topic)
+
+    def extend(self, claim: Claim, lease_end: int) -> bool:
+        model_task = self.claimed_task(claim)
+        if model_task is None:
+            return False
+        model_task.score = lease_end
+        return True
 
     def claimed_task(self, claim: Claim) -> ModelTask | None:
         model_task = self.tasks.get(claim.id)
@@ -397,6 +407,35 @@ class StoreMachine(RuleBasedStateMachine):
                 self.model.claim(model_task, claim)
             assert (claims.wake_at, claims.orphans) == (self.model.wake_after_claim(shard_topic, now), 0)
             self.claims += claims.claims
+
+    @rule(limits=LIMITS, lease=LEASES)
+    def pull(self, limits: dict[str, int], lease: int) -> None:
+        """Claim from some topics in one call, as consumers do."""
+        requests = [
+            ClaimRequest(topic, shard, limit, is_pull=True)
+            for topic, limit in limits.items()
+            for shard in range(self.shards)
+        ]
+        results = self.run(self.store.tasks.claim, requests, self.now, self.now + lease)
+        for request, answer in zip(requests, results, strict=True):
+            shard_topic = (request.shard, request.topic)
+            expected = self.model.pulled(shard_topic, self.now, request.limit)
+            claims = unwrap_claim(answer)
+            assert [claim.task for claim in claims.claims] == [model_task.task for model_task in expected]
+            for claim, model_task in zip(claims.claims, expected, strict=True):
+                self._check_claim(claim, model_task, self.now + lease)
+                self.model.claim(model_task, claim)
+            if expected:
+                self.model.hold(shard_topic, PAUSED)
+            assert (claims.wake_at, claims.orphans) == (self.model.first(Bucket.DELAY, shard_topic), 0)
+            self.claims += claims.claims
+
+    @rule(picks=PICKS, pause=PAUSES)
+    def extend(self, picks: list[int], pause: int) -> None:
+        claims = self._pick_claims(picks)
+        leases = [lease_of(claim.task, claim.fence, claim.due_at) for claim in claims if isinstance(claim.task, Task)]
+        answers = self.run(self.store.pulls.extend, leases, self.now + pause)
+        assert answers == [self.model.extend(claim, self.now + pause) for claim in claims]
 
     @rule(picks=PICKS, settle_target=TARGETS, pause=PAUSES, remember=st.booleans())
     def settle(self, picks: list[int], settle_target: SettleTarget, pause: int, remember: bool) -> None:
