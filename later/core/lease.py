@@ -19,7 +19,8 @@ from later.core.task import Task, pack_id, unpack_id
 from later.core.task_names import name_prefix
 from later.core.validation import MAX_EXACT, parse_topic
 
-MAX_TOKEN_CHARS = 1024
+MAX_TOKEN_CHARS = 2048
+"""More than a token has with the longest topic and the longest id, that of a namespace's caller."""
 _VERSION = 1
 _HEAD = struct.Struct(">BBQQB")
 """Version, flags, fence, due time, number of bytes of the topic's name; the name and the packed id follow."""
