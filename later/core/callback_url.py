@@ -32,7 +32,7 @@ def check_callback(text: str | None) -> str:
             host or port.
     """
     if text is None:
-        raise Refused(f"{refusal('callback', None)}; only a topic with deliver pull has tasks without", "callback")
+        raise Refused(f"{refusal('callback', None)}: only a topic with deliver pull has tasks without", "callback")
     if len(text) > MAX_CALLBACK_CHARS or _FORBIDDEN.search(text):
         raise refusal("callback", text)
     utf8_size("callback", text)

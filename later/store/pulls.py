@@ -10,6 +10,7 @@ the items of many callers and makes few round trips, so that a `GroupCommit` can
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple
@@ -223,23 +224,39 @@ class Pulls:
             ]
         max_bytes = min(MAX_ANSWER_BYTES * len(shares), MAX_CLAIM_BYTES)
         results = await self._tasks.claim(requests, now.low, now.low, max_bytes)
-        claims: dict[str, list[Claim]] = {demand.topic.name: [] for demand in demands}
-        errors: dict[str, LaterError] = {}
+        answers: dict[str, list[tuple[ClaimRequest, ClaimResult | LaterError]]] = {}
         for request, result in zip(requests, results, strict=True):
-            if isinstance(result, ClaimResult):
-                claims[request.topic] += result.claims
-                next_due[request.topic, request.shard] = result.wake_at
-            else:
-                errors[request.topic] = result
-        left: list[PulledTask] = []
+            answers.setdefault(request.topic, []).append((request, result))
+            next_due[request.topic, request.shard] = result.wake_at if isinstance(result, ClaimResult) else None
         for demand in demands:
-            name = demand.topic.name
-            takers = [shares[index] for index, _ in demand.takers]
-            live = await self._bury(claims[name], demand, takers[0], now.high)
-            left += deal(shares, demand, live)
-            for share in takers:
-                share.error = share.error or errors.get(name)
-        if left:
+            await self._deal(shares, demand, answers[demand.topic.name], now)
+
+    async def _deal(
+        self,
+        shares: Sequence[Share],
+        demand: Demand,
+        answers: Sequence[tuple[ClaimRequest, ClaimResult | LaterError]],
+        now: Interval,
+    ) -> None:
+        """Deal what was claimed for a demand, and give back what is not its turn yet.
+
+        If a shard has given less than it has, because of the limit on bytes, what is due later in the others must wait.
+        """
+        takers = [shares[index] for index, _ in demand.takers]
+        claims: list[Claim] = []
+        first_left: float = math.inf
+        for request, result in answers:
+            if isinstance(result, LaterError):
+                for share in takers:
+                    share.error = share.error or result
+                continue
+            claims += result.claims
+            if len(result.claims) < request.limit and result.wake_at is not None and result.wake_at <= now.low:
+                first_left = min(first_left, result.wake_at)
+        if too_early := [claim for claim in claims if claim.due_at > first_left]:
+            await self._tasks.give_back(too_early)
+            claims = [claim for claim in claims if claim.due_at <= first_left]
+        if left := deal(shares, demand, await self._bury(claims, demand, takers[0], now.high)):
             await self.release([pulled.lease for pulled in left])
 
     async def _bury(self, claims: Sequence[Claim], demand: Demand, share: Share, now: int) -> list[PulledTask]:

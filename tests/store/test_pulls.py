@@ -173,6 +173,18 @@ async def test_bodies_of_one_result_are_limited_and_one_task_always_comes(store:
     assert ids(await pull(store)) == ["2", "3"]
 
 
+async def test_a_small_task_does_not_pass_a_large_one_that_did_not_fit(store: StoreFixture) -> None:
+    sizes = [5, 5, 1, 5, 1, 1]
+    await store.tasks.create(
+        [
+            a_task(id=f"{n:02}", created_at=NOW - 50 + n, content="x" * size * 1024 * 1024)
+            for n, size in enumerate(sizes)
+        ]
+    )
+    got = [ids(await pull(store)) for _ in range(3)]
+    assert got == [["00"], ["01", "02"], ["03", "04", "05"]]
+
+
 async def test_the_store_is_sound_after_pulls(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=str(n)) for n in range(5)])
     pulled = await pull(store)
