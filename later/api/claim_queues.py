@@ -1,17 +1,18 @@
 """Claims that wait for tasks: the queues of the topics that they name, and what wakes them.
 
 A claim first looks for due tasks. Where there are none, it waits in the queues of its topics, in order of arrival. It
-looks again when a topic is rung, which is when a task was made due there, and when the next task that an earlier look
-has seen is due. A look at all topics each second finds what no ring has told.
+looks again when a topic is rung, which is when a task was made due there by this process or by another one, and when
+the next task that an earlier look has seen is due. A look at all topics each second finds what no ring has told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
+from typing import Any, NoReturn
 
 from later.api.claim_requests import WantedTasks
 from later.core.errors import LaterError, TooManyWaiters
@@ -22,10 +23,13 @@ MAX_WOKEN = 32
 """Claims that look again at a time where nobody knows how many tasks are due. The tasks are dealt evenly to them."""
 MIN_PAUSE_S = 0.05
 """The shortest pause after a look that got none of the tasks that are due: others are claiming them."""
+CANCEL_AGAIN_S = 0.1
 
 Pull = Callable[[WantedTasks], asyncio.Future[PullResult]]
 Watch = Callable[[Callable[[], None]], AbstractContextManager[object]]
 """A block in which a function is called when nobody waits for an answer any more."""
+
+Listen = Callable[[Callable[[str, int], None], Callable[[], None]], Coroutine[Any, Any, NoReturn]]
 
 
 class Waiter:
@@ -69,7 +73,9 @@ class ClaimQueues:
 
     `pull` claims due tasks, and `give_back` takes those that nobody takes. `reserve` returns the block in which a
     request waits for the store. `find_due` returns those topics, of some, that have due tasks, or that are not pulled
-    any more. `now` returns the store's time (ms, the low end). At most `most` claims wait at a time.
+    any more. `listen` tells, until it is cancelled, of the topics and due times (ms) of tasks that other processes have
+    made due, and of each time from which on it does. `now` returns the store's time (ms, the low end). At most `most`
+    claims wait at a time.
     """
 
     def __init__(
@@ -79,6 +85,7 @@ class ClaimQueues:
         reserve: Callable[[], AbstractContextManager[None]],
         give_back: Callable[[Sequence[PulledTask]], None],
         find_due: Callable[[Collection[str]], Awaitable[Collection[str]]],
+        listen: Listen,
         now: Callable[[], int],
         most: int,
     ) -> None:
@@ -86,11 +93,12 @@ class ClaimQueues:
         self._reserve = reserve
         self._give_back = give_back
         self._find_due = find_due
+        self._listen = listen
         self._now = now
         self._most = most
         self._queues: dict[str, TopicQueue] = {}
         self._waiters: set[Waiter] = set()
-        self._look: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
 
     @property
@@ -117,11 +125,13 @@ class ClaimQueues:
         else:
             self._wake(queue, tasks)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Answer all claims that wait, with nothing; from now on none waits."""
         self._is_closed = True
         for waiter in self._waiters:
             waiter.end()
+        if self._looking is not None:
+            await _cancel(self._looking)
 
     async def claim(self, wanted: WantedTasks, watch: Watch = nullcontext) -> Sequence[PulledTask]:
         """Claim due tasks, or the first that are due within the time that the claim waits.
@@ -179,8 +189,8 @@ class ClaimQueues:
     async def _wait(self, waiter: Waiter) -> Sequence[PulledTask]:
         self._waiters.add(waiter)
         timer = asyncio.get_running_loop().call_later(waiter.wanted.wait_s, waiter.end)
-        if self._look is None:
-            self._look = asyncio.get_running_loop().create_task(self._look_each_second())
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look_while_claims_wait())
         try:
             return await waiter.answer
         except asyncio.CancelledError:
@@ -267,16 +277,22 @@ class ClaimQueues:
         queue.rings += 1
         self._wake(queue, MAX_WOKEN)
 
-    async def _look_each_second(self) -> None:
-        """Look at all topics for which claims wait, as long as there are any."""
+    async def _look_while_claims_wait(self) -> None:
+        """Look at all topics for which claims wait, each second and when the store can be listened to again."""
+        due_unheard = asyncio.Event()
+        listening = asyncio.create_task(self._listen(partial(self.ring, tasks=1), due_unheard.set))
         try:
-            while self._waiters:
-                await asyncio.sleep(LOOK_EVERY_S)
-                await self.look()
+            while self._waiters and not self._is_closed:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY_S):
+                        await due_unheard.wait()
+                due_unheard.clear()
+                await self._look()
         finally:
-            self._look = None
+            self._looking = None
+            await _cancel(listening)
 
-    async def look(self) -> None:
+    async def _look(self) -> None:
         """Wake the queues of those topics that have due tasks."""
         topics = [queue.topic for queue in self._queues.values() if queue.waiters]
         try:
@@ -285,3 +301,10 @@ class ClaimQueues:
             return  # the store is away: the next look comes in a second
         for topic in due:
             self.ring(topic)
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel a task until it has ended: one that waits with a timeout may take the cancellation for its end."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_AGAIN_S)

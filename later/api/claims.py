@@ -63,6 +63,7 @@ class ClaimHandlers:
             reserve=pending_writes.reserve,
             give_back=self._give_back,
             find_due=self._find_due,
+            listen=store.due_notices.listen,
             now=lambda: store.clock.now().low,
             most=max_waiters,
         )
@@ -106,7 +107,7 @@ class ClaimHandlers:
 
     async def end_waiting(self, app: web.Application) -> None:
         """Answer all claims that wait, because the server stops."""
-        self.queues.close()
+        await self.queues.close()
 
     async def _finish_tasks(self, request: web.Request, body: ClaimBody) -> list[str]:
         """Ack and nack the tasks that a claim brings back; return the leases that are lost."""

@@ -20,7 +20,9 @@ from later.core.clock import Clock
 from later.core.policy import Deliver, Policy
 from later.core.policy_scopes import topic_scope
 from later.core.task import Task
+from later.store.due_notices import DueNotices
 from later.store.key_book import KeyBook
+from later.store.tasks import Tasks
 from tests.api.api_fixture import Answer, ApiFixture, ok, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 from tests.builders import a_task
@@ -160,6 +162,17 @@ async def test_a_task_that_no_ring_has_told_of_is_found_by_the_look_each_second(
         await api.store.policies.change(topic_scope("jobs"), lambda settings: settings.merge({"deliver": "push"}))
         assert (await other)[0] == 409
         assert task.id
+
+
+async def test_a_task_that_another_process_makes_due_wakes_a_claim(api: ApiFixture) -> None:
+    """The notice of another process comes through the store; the one that this process sends is not its own."""
+    other = DueNotices(api.client, api.keys)
+    [claim] = await start_waiting(api)
+    await asyncio.sleep(0.1)  # it listens by then
+    task = a_task(topic="jobs", callback="", created_at=(await api.store.time.now()).low - 1000)
+    create = Tasks(api.client, api.keys, other).create
+    assert await create([task]) == [True]
+    assert await ids_of(claim) == [task.id]
 
 
 async def hang_up(api: ApiFixture, *, ends_side_only: bool) -> None:
