@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.store.open import Store
 from later.worker.ticker import TickResult
@@ -39,19 +40,12 @@ class Resumer:
         policies = await self._store.policies.current()
         if policies is not self._seen_policies:
             self._check_until = now + CHECK_AFTER_CHANGE_MS
+            self._held.clear()
         elif now >= self._check_until and self._next_at - CHECK_EVERY_MS <= now < self._next_at:
             return TickResult(0, None)
-        if policies is not self._seen_policies:
-            self._held.clear()
         times: dict[str, tuple[int, int | None]] = {}
         """When each topic may be claimed again, and when it is at full speed (None: at once)."""
-        for number, topic in enumerate(await self._store.permits.paused_topics() - self._held, 1):
-            if number % TOPICS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            policy = policies.for_topic(topic)
-            if policy.is_held:
-                self._held.add(topic)
-                continue
+        for topic, policy in (await self._find_ended(policies)).items():
             claimed_from = now + RESUME_AFTER_MS
             times[topic] = (claimed_from, claimed_from + policy.ramp_ms) if policy.ramp_ms else (now, None)
         if times:
@@ -60,3 +54,18 @@ class Resumer:
             log.info("topic resumed", topic=topic)
         self._seen_policies, self._next_at = policies, now + CHECK_EVERY_MS
         return TickResult(len(times), None)
+
+    async def _find_ended(self, policies: Policies) -> dict[str, Policy]:
+        """Return the topics that are held in the store, but not by their policies any more, with these."""
+        ended: list[str] = []
+        for number, topic in enumerate(await self._store.permits.paused_topics() - self._held, 1):
+            if number % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if policies.for_topic(topic).is_held:
+                self._held.add(topic)
+            else:
+                ended.append(topic)
+        if not ended:
+            return {}
+        latest = await self._store.policies.read()  # another process may have paused a topic a moment ago
+        return {topic: policy for topic in ended if not (policy := latest.for_topic(topic)).is_held}

@@ -91,6 +91,16 @@ async def test_a_task_without_a_callback_in_a_pushed_topic_is_dead_and_can_be_re
     assert [pulled.task.id for pulled in await pull(store, at=worker.at)] == [task.id]
 
 
+async def test_a_worker_that_does_not_know_the_policy_yet_does_not_resume_the_topic(store: StoreFixture) -> None:
+    worker = ManualWorker(store, FakeSender())
+    await worker.policies.read()
+    changes: list[dict[str, PolicyValue | None]] = [{"deliver": "pull"}, {"deliver": None, "paused": True}]
+    for fields in changes:
+        await store.new_policy_book().change(topic_scope("order"), partial(Settings.merge, fields=fields))
+        assert (await worker.resumer.tick(worker.at)).moved == 0
+        assert await wakes_of(store, "order") == [PAUSED] * len(store.keys.shards)
+
+
 async def test_a_topic_that_is_pushed_again_is_delivered(store: StoreFixture) -> None:
     task = a_task()
     await store.tasks.create([task])
