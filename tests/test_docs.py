@@ -44,6 +44,8 @@ from later.api.response_schemas import (
 from later.cli.groups import load_command
 from later.cli.program import later
 from later.cli.root_key import ROOT_KEY_VARIABLE
+from later.cli.task_command import command_variables
+from later.client.consumer import ClaimedTask
 from later.client.key_source import KEY
 from later.config import load
 from later.core.explain import TopicFacts, explain_topic
@@ -72,6 +74,8 @@ CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 ANSWERS = (ROOT / "docs" / "answers.md").read_text()
 OF_RECEIVERS = "LATER_SIGNING_SECRETS"
 """The variable by which a receiver gets its secrets."""
+TASK_VARIABLES = command_variables(ClaimedTask("", "", "", {}))
+"""The variables of a command that `later work` runs."""
 SIGNED = SecretScope(Sign.NAMESPACE, "default")
 KEY_RING = KeyRing([Master(bytes(32))])
 """What signs the calls of the documented receivers."""
@@ -254,7 +258,7 @@ def test_a_command_line_has_only_options_of_its_command(document: Path) -> None:
 def test_every_named_environment_variable_exists(document: Path) -> None:
     assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {
         *(PASSWORD, PASSWORD_FILE, ROOT_KEY_VARIABLE, KEY, OF_RECEIVERS),
-        "LATER_CONFIG",
+        *("LATER_CONFIG", *TASK_VARIABLES),
     } | {option.variable for option in OPTIONS}
 
 

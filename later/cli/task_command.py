@@ -39,7 +39,7 @@ class TaskCommand:
                 command,
                 stdin=content,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **_variables(task)},
+                env={**os.environ, **command_variables(task)},
                 start_new_session=True,  # Ctrl-C in the terminal is for us alone
             )
         assert self._process.stderr is not None
@@ -76,7 +76,7 @@ class TaskCommand:
             sys.stderr.buffer.flush()
 
 
-def _variables(task: ClaimedTask) -> dict[str, str]:
+def command_variables(task: ClaimedTask) -> dict[str, str]:
     """Return the environment variables that tell a command about its task."""
     fields = task.fields
     last_error: Any = fields.get("last_error") or {}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -79,6 +82,38 @@ def test_a_command_does_tasks_and_its_end_decides_on_them(up: Daemon, tmp_path: 
     assert (failed["state"], failed["attempts"], failed["last_error"]["message"]) == ("error", 1, "no disk")
     stuck = query(up.url, "stuck")
     assert (stuck["state"], stuck["attempts"]) == ("delay", 0)
+
+
+def program_of(language: str, folder: Path) -> list[str]:
+    """Write the worker that the documents have in this language into a file, and return the command that runs it."""
+    text = (Path(__file__).parent.parent.parent / "docs" / "pull.md").read_text()
+    programs = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    file = folder / f"worker.{language}"
+    if language == "sh":
+        program = next(program for program in programs if program.startswith("#!/bin/sh"))
+        file.write_text(program)
+        return [*COMMAND, "work", "jobs", "-n", "4", "--", "sh", str(file)]
+    file.write_text(programs[0])
+    return [sys.executable, str(file)] if language == "python" else ["go", "run", str(file)]
+
+
+@pytest.mark.parametrize("language", ["sh", "python", "go"])
+def test_the_documented_workers_work(up: Daemon, tmp_path: Path, language: str) -> None:
+    if language == "go" and shutil.which("go") is None:
+        pytest.skip("Go is not installed")
+    for number in range(3):
+        create(up.url, topic="jobs", id=f"t{number}", content="x")
+    env = {**environment(), "LATER_URL": up.url}
+    with subprocess.Popen(program_of(language, tmp_path), stdout=subprocess.PIPE, text=True, env=env) as worker:
+        try:
+            wait_until(lambda: [state(up, f"t{n}") for n in range(3)] == ["gone"] * 3, "tasks to be done", within_s=60)
+            create(up.url, topic="jobs", id="woken", content="y")
+            wait_until(lambda: state(up, "woken") == "gone", "a task that is created while the worker waits")
+        finally:
+            worker.terminate()
+        assert worker.stdout is not None
+        printed = worker.stdout.read()
+    assert sorted(line.split()[1].strip(":") for line in printed.splitlines()) == ["t0", "t1", "t2", "woken"]
 
 
 def test_a_claim_that_waits_is_answered_whichever_process_gets_the_create(up: Daemon) -> None:
