@@ -86,7 +86,7 @@ def build_app(
         bytes_in_answers=bytes_in_answers,
         max_waiters=settings.max_waiters,
     )
-    signals = DueSignals(wake_delay_ticker, claims.queues)
+    signals = DueSignals(wake_delay_ticker, claims.queues, store)
     routes = [
         *_task_routes(
             settings, store, metrics, CallbackCheck(guard, metrics), pending_writes, bytes_in_answers, signals

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from later.api.claim_queues import ClaimQueues
+from later.core.policy import Deliver
 from later.core.task import Task
 from later.store.keys import Bucket
+from later.store.open import Store
 from later.store.types import TaskRecord
 
 
 class DueSignals:
     """Signals of the handlers that put tasks into delay. `wake_delay_ticker` takes the earliest due time (ms)."""
 
-    def __init__(self, wake_delay_ticker: Callable[[int], None], queues: ClaimQueues) -> None:
+    def __init__(self, wake_delay_ticker: Callable[[int], None], queues: ClaimQueues, store: Store) -> None:
         self._wake_delay_ticker = wake_delay_ticker
         self._queues = queues
+        self._store = store
+        self._notices: set[asyncio.Task[None]] = set()
 
     def tasks_created(self, tasks: Sequence[Task]) -> None:
         """Signal new tasks, of which there is one at least."""
@@ -30,6 +35,13 @@ class DueSignals:
             self.tasks_moved(record.topic, record.score, 1)
 
     def tasks_moved(self, topic: str, due_at: int, count: int) -> None:
-        """Signal tasks of one topic that were moved to delay, where they are due at the same time (ms)."""
+        """Signal tasks of one topic that were moved to delay, where they are due at the same time (ms).
+
+        Claims of pulled topics may also wait in other processes. (A create itself tells them.)
+        """
         self._wake_delay_ticker(due_at)
         self._queues.ring(topic, due_at, count)
+        if self._store.policies.latest.for_topic(topic).deliver is Deliver.PULL:
+            notice = asyncio.ensure_future(self._store.due_notices.send([topic], due_at))
+            self._notices.add(notice)
+            notice.add_done_callback(self._notices.discard)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 import structlog
@@ -57,6 +57,18 @@ class DueNotices:
         if self._is_heard:
             self._own[text] += 1
         return ("PUBLISH", self._channel, text)
+
+    async def send(self, topics: Collection[str], due_at: int) -> None:
+        """Send notices of tasks that were moved to delay, where they are due at `due_at` (ms); this process hears them.
+
+        Nothing depends on a notice, so a failure is only logged.
+        """
+        try:
+            await self._client.execute_all(
+                "notice", [("PUBLISH", self._channel, b"%d %s" % (due_at, topic.encode())) for topic in topics]
+            )
+        except LaterError as error:
+            log.debug("due notices not sent", reason=str(error))
 
     async def listen(self, on_notice: Callable[[str, int], None], on_subscribed: Callable[[], None]) -> NoReturn:
         """Call `on_notice` with the topic and the due time (ms) of each notice of another process, until cancelled.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from later.core.errors import LaterError
+from later.core.policy import Deliver
 from later.metrics import Metrics
 from later.store.keys import Bucket
 from later.store.open import Store
@@ -28,13 +29,15 @@ class Requeuer:
 
     async def tick(self, now: int) -> TickResult:
         entries, more_at = await self._store.tasks.due_topics(self._bucket, TOPICS_PER_TICK)
-        results = await self._store.tasks.release(self._bucket, [entry for entry in entries if entry.at <= now], now)
+        due = [entry for entry in entries if entry.at <= now]
+        results = await self._store.tasks.release(self._bucket, due, now)
         moved = sum(result.moved for result in results if not isinstance(result, LaterError))
         if moved:
             self._requeued.inc(moved)
             if self._bucket is Bucket.UNACK:
                 log.warning("leases expired", count=moved)
             self._on_requeued()
+            await self._notify_consumers([entry.topic for entry in due], now)
         next_times = [entry.at for entry in entries if entry.at > now]
         for result in results:
             if isinstance(result, LaterError):
@@ -44,3 +47,11 @@ class Requeuer:
         if more_at is not None:
             next_times.append(more_at)
         return TickResult(moved, min(next_times, default=None))
+
+    async def _notify_consumers(self, topics: Sequence[str], now: int) -> None:
+        """Tell claims that wait of tasks that are due again."""
+        policies = self._store.policies.latest
+        if policies.has_limits and (
+            pulled := {topic for topic in topics if policies.for_topic(topic).deliver is Deliver.PULL}
+        ):
+            await self._store.due_notices.send(pulled, now)

@@ -22,7 +22,9 @@ from later.core.policy_scopes import topic_scope
 from later.core.task import Task
 from later.store.due_notices import DueNotices
 from later.store.key_book import KeyBook
+from later.store.keys import Bucket
 from later.store.tasks import Tasks
+from later.worker.requeue import Requeuer
 from tests.api.api_fixture import Answer, ApiFixture, ok, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 from tests.builders import a_task
@@ -173,6 +175,17 @@ async def test_a_task_that_another_process_makes_due_wakes_a_claim(api: ApiFixtu
     create = Tasks(api.client, api.keys, other).create
     assert await create([task]) == [True]
     assert await ids_of(claim) == [task.id]
+
+
+async def test_a_task_that_a_worker_requeues_wakes_a_claim(api: ApiFixture) -> None:
+    await put_unseen(api, id="a")
+    [task] = (await api.post("/claim", JOB))[1]["tasks"]
+    [claim] = await start_waiting(api)
+    await asyncio.sleep(0.1)  # it listens by then
+    await api.post("/nack", {"leases": [task["lease"]], "delay": 0})
+    requeuer = Requeuer(Bucket.ERROR, store=api.store, metrics=api.metrics, on_requeued=lambda: None)
+    await requeuer.tick((await api.store.time.now()).low + 1000)
+    assert await ids_of(claim) == ["a"]
 
 
 async def hang_up(api: ApiFixture, *, ends_side_only: bool) -> None:

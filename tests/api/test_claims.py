@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from later.core.clock import rfc3339
 from later.core.policy import Deliver, Policy
 from later.core.task import Task
-from tests.api.api_fixture import ApiFixture, ok, refusals, serve_api
+from tests.api.api_fixture import ApiFixture, id_per_shard, ok, refusals, serve_api
+from tests.api.callers import NamedCallers, Tenant
 from tests.builders import NOW, a_task
 
 PULLED = Policy(deliver=Deliver.PULL)
@@ -277,3 +279,48 @@ async def test_a_wrong_field_of_a_call_about_leases_is_named(api: ApiFixture) ->
 async def test_no_lease_at_all_is_done_at_once(api: ApiFixture) -> None:
     assert await api.post("/ack", {"leases": []}) == ok(acked=0, lost=[])
     assert await api.post("/nack", {"leases": []}) == ok(nacked=0, lost=[])
+
+
+async def test_a_bound_caller_claims_of_its_own_topics_and_others_leases_are_lost_to_it() -> None:
+    async with serve_api(policy=PULLED, authorization=NamedCallers(), shards=2) as api:
+        team, other, operator = (Tenant(api, name) for name in ("team", "other", "operator"))
+        names = {"team": "team/jobs", "other": "other/jobs"}
+        await put(api, *(a_pulled_task(id=f"{name}/a", topic=topic) for name, topic in names.items()))
+        for field, body in (("topic", {"topic": "other/jobs"}), ("topic", {"topics": ["team/jobs", "other/jobs"]})):
+            status, problem = await team.post("/claim", body)
+            assert (status, problem["detail"]) == (403, f"{field}: this key is for the namespace team")
+        [own] = (await team.post("/claim", {"topic": "team/jobs"}))[1]["tasks"]
+        [foreign] = (await other.post("/claim", {"topic": "other/jobs"}))[1]["tasks"]
+        assert (own["id"], foreign["id"]) == ("team/a", "other/a")
+        unknown = own["lease"]
+        await api.post("/ack", {"leases": [unknown]})
+        for path in ("/ack", "/nack", "/release", "/extend"):
+            _, answer = await team.post(path, {"leases": [foreign["lease"], unknown]})
+            assert answer["lost"] == [foreign["lease"], unknown]
+        _, answer = await team.post("/claim", {"topic": "team/jobs", "done": [foreign["lease"]]})
+        assert answer == {"tasks": [], "lost": [foreign["lease"]]}
+        assert await operator.post("/ack", {"leases": [foreign["lease"]]}) == ok(acked=1, lost=[])
+
+
+async def test_after_a_shard_that_is_away_the_same_call_finds_the_rest(api: ApiFixture) -> None:
+    ids = id_per_shard(api)
+    await put(api, *(a_pulled_task(id=id) for id in ids))
+    leases = [task["lease"] for task in await claim(api)]
+    api.client.shards_down = [1]
+    status, problem = await api.post("/ack", {"leases": leases})
+    assert (status, problem["type"]) == (503, "/problems/store-away")
+    api.client.shards_down = []
+    status, answer = await api.post("/ack", {"leases": leases})
+    assert (status, answer["acked"], len(answer["lost"])) == (200, 1, 1)
+
+
+async def test_too_many_leases_that_wait_for_the_store_are_answered_503() -> None:
+    async with serve_api(policy=PULLED, max_pending_writes=1) as api:
+        await put(api, a_pulled_task(), a_pulled_task())
+        leases = [task["lease"] for task in await claim(api)]
+        api.client.resume = asyncio.Event()
+        first = asyncio.create_task(api.post("/ack", {"leases": leases}))
+        await asyncio.sleep(0.05)
+        assert (await api.post("/claim", {"topic": "jobs"}))[1]["type"] == "/problems/too-many-waiting"
+        api.client.resume.set()
+        assert await first == ok(acked=2, lost=[])
