@@ -111,9 +111,13 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._tcp.pause_reading()
 
     def resume_reading(self) -> None:
+        """Hand what came before the pause to `protocol` at once: the next call must not take it for its reply."""
         self._is_paused = False
         self._tcp.resume_reading()
-        asyncio.get_running_loop().call_soon(self._read_rest)
+        if self._incoming.pending and not self._tcp.is_closing():
+            self._read()
+            if self._outgoing.pending:
+                self._send()
 
     def is_closing(self) -> bool:
         return self._tcp.is_closing()
@@ -184,12 +188,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         else:
             self._protocol.eof_received()
             self.close()
-
-    def _read_rest(self) -> None:
-        """Hand what came before a pause to `protocol`."""
-        if self._incoming.pending and not (self._is_paused or self._tcp.is_closing()):
-            self._read()
-            self._send()
 
     def _send(self) -> None:
         """Send what OpenSSL has to say."""

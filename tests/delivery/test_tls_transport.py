@@ -16,6 +16,7 @@ from tests.builders import NOW, a_task
 from tests.cases import each_case
 from tests.delivery.test_tls import CERTIFICATES, identity
 from tests.receivers import (
+    BUSY,
     DONE,
     Connection,
     Receiver,
@@ -223,6 +224,20 @@ class TestOwnClient:
             await connection.wait_closed()
 
         assert (await outcome_of(behavior)).kind is OutcomeKind.FAILED
+
+    async def test_a_record_behind_a_large_reply_is_not_taken_for_the_reply_of_the_next_call(self) -> None:
+        """It is there before the large reply is parsed, so the next call must not come first."""
+
+        async def behavior(connection: Connection) -> None:
+            records = Records(connection, identity("receiver"))
+            await records.read_request()
+            await connection.write(records.encrypt(reply_with_body(b'{"code": 100}'.ljust(49_000)), BUSY))
+            await connection.wait_closed()
+
+        async with Receiver(behavior).listen() as receiver, a_sender() as sender:
+            task = a_task(callback=receiver.url.replace("http", "https"))
+            outcomes = [await sender.send(task, 1, NOW) for _ in range(2)]
+        assert ([outcome.kind for outcome in outcomes], receiver.connections) == ([OutcomeKind.DONE] * 2, 2)
 
     @each_case("name", ["other_name", "expired"])
     async def test_a_failed_handshake_leaves_nothing_for_the_garbage_collector(self, name: str) -> None:
