@@ -76,7 +76,7 @@ def resolve_callback(callback: str | None, policy: Policy) -> str:
     if policy.deliver is not PULL:
         return check_callback(callback)
     if callback is not None:
-        raise Refused("callback: expected none, because consumers claim the topic's tasks (deliver pull)", "callback")
+        raise refusal("callback", callback, "none, because consumers claim the topic's tasks (deliver pull)")
     return ""
 
 

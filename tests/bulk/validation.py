@@ -9,7 +9,7 @@ from later.bulk.input.payload import Parsed
 from later.core.admit import admit
 from later.core.errors import Refused
 from later.core.json_body import parse_draft
-from later.core.policy import DEFAULT_POLICY
+from later.core.policy import DEFAULT_POLICY, Policy
 from later.core.policy_scopes import Policies
 from later.core.task import Task
 from tests.builders import NOW
@@ -19,13 +19,13 @@ NOW_S = NOW // 1000
 NO_TIME_NEEDED = TimeRules(all_now=True, null_now=True)
 
 
-def validate_bodies(bodies: Iterable[bytes]) -> list[Task | Refused]:
+def validate_bodies(bodies: Iterable[bytes], policy: Policy = DEFAULT_POLICY) -> list[Task | Refused]:
     """Return the task or the refusal of each body."""
     results: list[Task | Refused] = []
     for body in bodies:
         assert b"\n" not in body, "a batch is sent as lines: no body may have a line end"
         try:
-            results.append(admit(parse_draft(body), Policies(DEFAULT_POLICY), NOW, "generated-id"))
+            results.append(admit(parse_draft(body), Policies(policy), NOW, "generated-id"))
         except Refused as error:
             results.append(error)
     return results

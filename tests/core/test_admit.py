@@ -58,7 +58,10 @@ class TestPulledTopics:
     def test_a_callback_is_refused_by_name(self) -> None:
         refused = refuse_draft(self.PULLED)
         assert refused.field == "callback"
-        assert refused.detail == "callback: expected none, because consumers claim the topic's tasks (deliver pull)"
+        assert refused.detail == (
+            "callback: expected none, because consumers claim the topic's tasks (deliver pull), "
+            f'got "{a_draft().callback}"'
+        )
 
     def test_a_missing_callback_is_refused_elsewhere_and_the_refusal_names_deliver(self) -> None:
         refused = refuse_draft(callback=None)

@@ -110,7 +110,7 @@ def reject_code(field: str | None, reason: str) -> RejectCode:
     expected, _, got = reason.partition(", got ")
     if expected.startswith(("unknown field", "not a field of this version")):
         return RejectCode.UNKNOWN_FIELD
-    if "policy" in expected or expected.startswith("Exceeds max allowed delivery delay"):
+    if any(part in expected for part in ("policy", "(deliver pull)", "Exceeds max allowed delivery delay")):
         return RejectCode.NOT_ALLOWED
     if not expected.startswith("expected "):
         return RejectCode.REFUSED

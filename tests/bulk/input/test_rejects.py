@@ -16,6 +16,7 @@ from later.bulk.input.rejects import (
 )
 from later.bulk.input.row_origins import RowOrigin
 from later.core.errors import Refused, TooLarge
+from later.core.policy import Deliver, Policy
 from later.core.validation import EXPECTED
 from tests.bulk.validation import CALLBACK, validate_bodies
 from tests.cases import each_case
@@ -63,6 +64,14 @@ def test_a_reject_says_what_was_expected_and_what_came(changes: dict[str, object
 )  # fmt: skip
 def test_what_came_is_without_the_advice_that_follows_it_in_the_reason(changes: dict[str, object], got: str) -> None:
     assert reject_of(**changes)[3] == got
+
+
+def test_a_row_of_a_pulled_topic_got_a_callback_that_the_policy_does_not_allow() -> None:
+    body = json.dumps(ROW).encode()
+    [error] = validate_bodies([body], Policy(deliver=Deliver.PULL))
+    assert isinstance(error, Refused)
+    reject = build_reject(body, None, error)
+    assert (reject.field, reject.code, reject.got) == ("callback", RejectCode.NOT_ALLOWED, f'"{CALLBACK}"')
 
 
 def test_a_row_without_a_time_got_nothing() -> None:
