@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import hypothesis
@@ -25,6 +26,15 @@ os.environ["SSL_CERT_FILE"] = os.devnull
 # The default writes a table in colours, which takes twenty times as long.
 structlog.configure(processors=[structlog.stdlib.add_log_level, structlog.processors.KeyValueRenderer()])
 gc.disable()
+
+
+def pytest_configure() -> None:
+    """Let what tests start begin with the default action of SIGHUP, as in a terminal, also if pytest runs under nohup.
+
+    A signal that is ignored would stay ignored in them. One that is handled does not, and pytest outlives it too.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 def pytest_collection_finish() -> None:
