@@ -25,8 +25,10 @@ ACCEPTED_ENCODINGS = ("identity", "gzip", "deflate")
 
 BODY_S = 30.0
 """How long a client may take over the body of a request, from its head."""
+_COMPRESSED_BYTES = 16_384
+"""The pieces in which a body is decompressed: zlib copies the rest of a piece after each member of a gzip."""
 _INFLATED_BYTES = 262_144
-"""How much of a body is decompressed at a time: other requests go on in between."""
+"""The most bytes that are decompressed at a time: other requests go on in between."""
 _MALFORMED_BODY = "expected a whole body, compressed as Content-Encoding says, if at all"
 
 EXPECTED = {
@@ -125,7 +127,7 @@ async def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
         while position < len(body) and size <= limit:
             inflater = zlib.decompressobj(window)
             while not inflater.eof and size <= limit:
-                piece = body[position : position + _INFLATED_BYTES]
+                piece = body[position : position + _COMPRESSED_BYTES]
                 part = inflater.decompress(piece, _INFLATED_BYTES)
                 if not piece and not part:
                     raise Refused(_MALFORMED_BODY)

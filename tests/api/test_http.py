@@ -127,6 +127,29 @@ class TestSizes:
         ):
             assert (await api.post("/create", compressed, headers={"Content-Encoding": encoding}))[0] == 200
 
+    async def test_no_member_of_a_gzip_costs_a_copy_of_a_long_rest(
+        self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        build, sizes = zlib.decompressobj, list[int]()
+
+        class Inflater:
+            """A decompressor of zlib that notes the sizes of its input."""
+
+            def __init__(self, window: int) -> None:
+                self._wrapped = build(window)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._wrapped, name)
+
+            def decompress(self, piece: bytes, most: int) -> bytes:
+                sizes.append(len(piece))
+                return self._wrapped.decompress(piece, most)
+
+        monkeypatch.setattr(zlib, "decompressobj", Inflater)
+        body = gzip.compress(b"") * 20_000 + gzip.compress(b'{"id":"a"}')
+        assert (await api.post("/query", body, headers={"Content-Encoding": "gzip"}))[0] == 404
+        assert max(sizes) <= 16_384 < len(body)
+
     async def test_a_client_that_disconnects_within_its_body_affects_no_other(self, api: ApiFixture) -> None:
         with capture_logs() as logs:
             _, writer = await asyncio.open_connection(api.http.host, api.http.port)
