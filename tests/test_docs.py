@@ -78,7 +78,7 @@ TASK_VARIABLES = command_variables(ClaimedTask("", "", "", {}))
 """The variables of a command that `later work` runs."""
 SIGNED = SecretScope(Sign.NAMESPACE, "default")
 KEY_RING = KeyRing([Master(bytes(32))])
-"""What signs the calls of the documented receivers."""
+"""The keys that sign the calls of the documented receivers."""
 TOPICS = (ROOT / "docs" / "topics.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 

@@ -24,7 +24,7 @@ KILL_AFTER_S = 5.0
 
 
 class WorkOptions(NamedTuple):
-    """What `later work` does: `slots` commands at a time. With `until_empty` it ends when nothing is due."""
+    """The options of `later work`: `slots` commands at a time. With `until_empty` it ends when nothing is due."""
 
     topic: str
     command: Sequence[str]

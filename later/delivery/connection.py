@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._call_deadline = 0.0
         self._lingers = False
         self._unread = memoryview(b"")
-        """What has come and is not parsed yet: nothing more is read before it is."""
+        """Bytes that were read and are not parsed yet: nothing more is read before they are."""
 
     @property
     def is_open(self) -> bool:

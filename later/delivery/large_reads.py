@@ -1,4 +1,4 @@
-"""What has come in large reads: it is parsed in pieces, a few of them in each turn of the event loop.
+"""Bytes that came in large reads: they are parsed in pieces, a few of them in each turn of the event loop.
 
 Otherwise fifty receivers that send 256 KB at once would hold up all calls and requests for as long as that takes.
 """
@@ -10,12 +10,12 @@ from collections import deque
 from typing import Protocol
 
 PIECE_BYTES = 2048
-"""What is parsed at once. Most replies are shorter, and cost nothing here. The worst 2 KB take 40 µs."""
+"""The size of a read that is parsed at once. Most are shorter, and cost nothing here. The worst 2 KB take 40 µs."""
 PIECES_PER_TURN = 16
 
 
 class LargeRead(Protocol):
-    """What has come in a read, as far as it is not parsed."""
+    """The bytes of a read that are not parsed yet."""
 
     def parse_piece(self) -> bool:
         """Parse the next piece. Return True if more is left."""

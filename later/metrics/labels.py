@@ -8,7 +8,7 @@ from __future__ import annotations
 OUTCOMES = ("done", "busy", "failed", "gone")
 DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body", "address", "rejected", "no callback")
 PULLED = "pull"
-"""What holds tasks that consumers claim: no worker ever delivers them."""
+"""The label of tasks that consumers claim: no worker ever delivers them."""
 HELD = ("no", "rate", "concurrency", "pause", "receiver", "origin", "fault", PULLED)
 DENIAL_REASONS = ("no_key", "mistyped", "unknown", "ended", "scope", "namespace", "rate")
 REQUEUED_FROM = ("unack", "error")

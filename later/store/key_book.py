@@ -148,7 +148,7 @@ class KeyBook:
             raise StoreDown(f"the API keys cannot be read: {error}") from error
         if is_changed:
             keys = [_parse_record(id.decode(errors="replace"), record) for id, record in pairs(records)]
-            # neither a store that has lost its data nor one that has lost the version opens a door
+            # a store that has lost its data, or the version, must not let calls in without a key
             has_had_keys = version > 0 or bool(records) or self.latest.has_had_keys
             self.latest = KeySet([key for key in keys if key is not None], has_had_keys=has_had_keys)
         self._version, self._store_time, self.read_at = version, store_time, asked_at

@@ -61,7 +61,7 @@ class PullResult(NamedTuple):
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Share:
-    """What a request has got so far: its tasks, each with the place of its topic in the order of preference."""
+    """The tasks that a request has got so far, each with the place of its topic in the order of preference."""
 
     request: PullRequest
     tasks: list[tuple[int, PulledTask]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What holds a topic, from its policy, its hold in the store, and its permits."""
+"""The hold of a topic, from its policy, its hold in the store, and its permits."""
 
 from __future__ import annotations
 

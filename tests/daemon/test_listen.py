@@ -1,4 +1,4 @@
-"""What is logged about the address that a daemon listens on."""
+"""Log events about the address that a daemon listens on."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ class Sender(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Sender())
 """
-"""What makes a program get a signal when it imports a module."""
+"""Code that makes a program get a signal when it imports a module."""
 
 
 @pytest.mark.system

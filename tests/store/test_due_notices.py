@@ -1,4 +1,4 @@
-"""Notices of due tasks: what is published, and what another process hears."""
+"""Notices of due tasks, and a process that listens for those of another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.store.test_cost import commands_of
 from tests.store_fixture import StoreFixture, open_as_it_is
 
 
-class Ear:
+class Listener:
     """A process that listens."""
 
     def __init__(self) -> None:
@@ -33,16 +33,17 @@ class Ear:
 
 
 @asynccontextmanager
-async def listen(store: StoreFixture) -> AsyncIterator[Ear]:
-    ear = Ear()
+async def listen(store: StoreFixture) -> AsyncIterator[Listener]:
+    listener = Listener()
     task = asyncio.create_task(
         store.due_notices.listen(
-            lambda topic, due_at: ear.heard.put_nowait((topic, due_at)), lambda: ear.subscribed.put_nowait(None)
+            lambda topic, due_at: listener.heard.put_nowait((topic, due_at)),
+            lambda: listener.subscribed.put_nowait(None),
         )
     )
     try:
-        await ear.until_subscribed()
-        yield ear
+        await listener.until_subscribed()
+        yield listener
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -58,24 +59,24 @@ async def other(store: StoreFixture, server_url: str) -> AsyncIterator[StoreFixt
 async def test_a_create_of_another_process_is_heard_and_its_own_are_not(
     store: StoreFixture, other: StoreFixture
 ) -> None:
-    async with listen(store) as ear:
+    async with listen(store) as listener:
         await store.tasks.create([a_task(callback="", topic="own")])
         await other.tasks.create([a_task(callback="", topic="shop/ä b", delay=n) for n in (3, 2, 90)])
-        assert await ear.next() == ("shop/ä b", NOW + 2000)
+        assert await listener.next() == ("shop/ä b", NOW + 2000)
         await store.tasks.create([a_task(callback="", topic="own")])
         await other.tasks.create([a_task(callback="", topic="own")])
-        assert await ear.next() == ("own", NOW)
-        assert ear.heard.empty()
+        assert await listener.next() == ("own", NOW)
+        assert listener.heard.empty()
 
 
 async def test_a_release_of_another_process_is_heard(store: StoreFixture, other: StoreFixture) -> None:
     await store.tasks.create([a_task(callback="")])
     request = PullRequest([PullTopic("order", 1, 1000)], 1)
-    async with listen(store) as ear:
+    async with listen(store) as listener:
         [result] = await other.pulls.claim([request], Interval(NOW, NOW))
         assert isinstance(result, PullResult)
         assert await other.pulls.release([pulled.lease for pulled in result.tasks]) == [True]
-        assert await ear.next() == ("order", NOW)
+        assert await listener.next() == ("order", NOW)
 
 
 async def test_nothing_is_published_of_tasks_with_a_callback_or_due_much_later(store: StoreFixture) -> None:
@@ -88,27 +89,27 @@ async def test_nothing_is_published_of_tasks_with_a_callback_or_due_much_later(s
 async def test_the_subscription_is_made_again_after_its_connection_was_lost(
     store: StoreFixture, other: StoreFixture
 ) -> None:
-    async with listen(store) as ear:
+    async with listen(store) as listener:
         await ask(store, [("CLIENT", "KILL", "TYPE", "pubsub")])
-        await ear.until_subscribed()
+        await listener.until_subscribed()
         await other.tasks.create([a_task(callback="")])
-        assert await ear.next() == ("order", NOW)
+        assert await listener.next() == ("order", NOW)
 
 
 async def test_a_message_that_is_no_notice_is_ignored(store: StoreFixture, other: StoreFixture) -> None:
-    async with listen(store) as ear:
+    async with listen(store) as listener:
         for text in (b"", b"x order", b"5", b"-1 order", b"\xff\xff"):
             await ask(store, [("PUBLISH", store.keys.due_notices, text)])
         await other.tasks.create([a_task(callback="")])
-        assert await ear.next() == ("order", NOW)
+        assert await listener.next() == ("order", NOW)
 
 
 async def test_a_silent_connection_is_checked_and_goes_on(
     store: StoreFixture, other: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("later.store.due_notices.CHECK_EVERY_S", 0.001)
-    async with listen(store) as ear:
+    async with listen(store) as listener:
         await asyncio.gather(*(store.stats.ping() for _ in range(20)))
         await other.tasks.create([a_task(callback="")])
-        assert await ear.next() == ("order", NOW)
-        assert ear.subscribed.empty()
+        assert await listener.next() == ("order", NOW)
+        assert listener.subscribed.empty()

@@ -26,7 +26,7 @@ from tests.servers import shared_server
 STORE = Path(later.__file__).parent / "store"
 DAEMONS = ("later", "later-api", "later-worker")
 CONNECTION = {"ping", "select", "client|setname", "evalsha", "evalsha_ro", "script|load"}
-"""What redis-py and the client need, whatever the verb."""
+"""Commands that redis-py and the client need, whatever the verb."""
 OPERATOR_ONLY = {"config|get", "scan", "hscan", "xrange"}
 """Commands of `status`, `doctor` and `audit`, which people run."""
 

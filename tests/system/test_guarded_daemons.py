@@ -49,7 +49,7 @@ def test_an_up_on_loopback_calls_receivers_on_its_own_machine(folder: Path, data
 
 
 def test_keys_in_the_store_turn_the_guard_on_even_if_no_call_needs_one(folder: Path, data: Path) -> None:
-    """Who has a key is not the operator, and may call as everybody else."""
+    """A caller with a key is not the operator, and may call as everybody else."""
     assert run_command("keys", "create", "--scopes", "create", "--data", str(data)).returncode == 0
     with run_up(folder, data, "--auth", "off") as up:
         assert up.wait_for_event("address guard")["guard"] == "on"

@@ -1,4 +1,4 @@
-"""What /metrics of a real daemon shows, of one process and of several."""
+"""The metrics that a real daemon shows, of one process and of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What held a task between the time when it was due and its claim."""
+"""The hold of a task between the time when it was due and its claim."""
 
 from __future__ import annotations
 
