@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
 
-from later.api.claim_requests import WantedTasks
+from later.api.claim_requests import MAX_WAIT_S, WantedTasks
 from later.core.errors import LaterError, TooManyWaiters
 from later.store.pull_plan import PulledTask, PullResult
 
@@ -267,6 +267,8 @@ class ClaimQueues:
     def _set_timer(self, queue: TopicQueue, pause_s: float) -> None:
         """Wake a queue after a pause, unless its timer ends before that."""
         loop = asyncio.get_running_loop()
+        if pause_s > MAX_WAIT_S:
+            return  # no claim of today waits for so long
         at = loop.time() + max(pause_s, 0.001)
         if queue.timer is None or queue.timer.when() > at:
             queue.stop_timer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import partial
 from random import random
@@ -100,8 +101,8 @@ class ClaimHandlers:
             finally:
                 if not sent:
                     self._give_back(tasks)
-        for pulled in tasks:
-            self._metrics.consumers.claimed.inc(pulled.task.topic)
+        for topic, count in Counter(pulled.task.topic for pulled in tasks).items():
+            self._metrics.consumers.claimed.inc(topic, count=count)
         self._authorization.charge_claimed(request[CALLER], len(tasks))
         return response
 
