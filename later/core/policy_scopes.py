@@ -149,14 +149,23 @@ class Policies:
 
     @cached_property
     def has_limits(self) -> bool:
-        """True if any topic is paused or pulled, or has a limit on rate or concurrency: otherwise none is checked."""
-        if self.daemon.rate or self.daemon.concurrency or self.daemon.is_held:
+        """True if any topic is paused or has a limit on rate or concurrency; otherwise no limit need be checked."""
+        if self.daemon.rate or self.daemon.concurrency or self.daemon.paused:
             return True
         limits = ("rate", "concurrency", "paused")
-        return any(
-            settings.fields.get("deliver") == Deliver.PULL or any(map(settings.fields.get, limits))
-            for settings in self.settings.values()
-        )
+        return any(settings.fields.get(name) for settings in self.settings.values() for name in limits)
+
+    @cached_property
+    def has_pulled(self) -> bool:
+        """True if consumers claim the tasks of any topic."""
+        if self.daemon.deliver is Deliver.PULL:
+            return True
+        return any(settings.fields.get("deliver") == Deliver.PULL for settings in self.settings.values())
+
+    @property
+    def can_hold(self) -> bool:
+        """True if policies hold any topic, or may: otherwise none need be looked up for that."""
+        return self.has_limits or self.has_pulled
 
     @cached_property
     def shortest_dead_keep_ms(self) -> int:

@@ -58,7 +58,7 @@ class StoreMetrics:
             topic
             async for some in _in_turns(counts)
             for topic, count in some
-            if (policies.has_limits or count.hold is not None)
+            if (policies.can_hold or count.hold is not None)
             and find_hold(policies.for_topic(topic), count.hold, 0, now) is Held.PAUSE
         ]
         await self._show_topics(counts, held, now)
@@ -83,7 +83,7 @@ class StoreMetrics:
         """
         held: dict[str, Held] = {}
         ramps, history = self._store.policies.ramps, self._history
-        may_be_held = policies.has_limits or bool(ramps) or not history.is_empty
+        may_be_held = policies.can_hold or bool(ramps) or not history.is_empty
         async for some in _in_turns(counts):
             for topic, count in some:
                 if count.oldest_due_at is None or not (may_be_held or count.hold):

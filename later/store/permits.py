@@ -85,16 +85,16 @@ class Permits:
 
     async def paused_topics(self) -> set[str]:
         """Return the topics that are held until they are resumed."""
-        paused: set[str] = set()
+        paused: set[bytes] = set()
         shards, offset = list(self._keys.shards), 0
         while shards:
             answers = await self._execute_in_slices(
                 "hold", [("ZRANGE", s.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", offset, PAGE) for s in shards]
             )
-            paused.update(topic.decode() for topics in answers for topic in topics)
+            paused.update(*answers)
             shards = [shard for shard, topics in zip(shards, answers, strict=True) if len(topics) == PAGE]
             offset += PAGE
-        return paused
+        return {topic.decode() for topic in paused}
 
     async def resume(self, topics: Mapping[str, tuple[int, int | None]], now: int) -> None:
         """Let paused topics be claimed from a moment (ms) on, and at full speed from another (None: at once)."""

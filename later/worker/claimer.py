@@ -126,14 +126,16 @@ class Claimer:
         return snapshot, further == most
 
     async def _plan(self, due: DueTopics, policies: Policies, now: int) -> tuple[DueTopics, list[ClaimRequest]]:
-        """Return the due topics that are not paused, and how much to claim of each."""
+        """Return the due topics that are neither paused nor pulled, and how much to claim of each."""
         self._origin_share.start_plan()
         limit_by_origin = partial(self._origin_share.claim_limit, now=now)
         await self._held_origins.refresh((entry.topic for entry in due.topics if entry.at <= now), now)
-        if self._throttle.is_idle(policies):
+        is_idle = self._throttle.is_idle(policies)
+        if policies.has_pulled or not is_idle:
+            due = due._replace(topics=await self._throttle.hold_paused(due.topics, policies))
+        if is_idle:
             requests = self._fair_share.plan(due.topics, now, limit_by_origin=limit_by_origin)
         else:
-            due = due._replace(topics=await self._throttle.hold_paused(due.topics, policies))
             planned = self._fair_share.plan(
                 due.topics, now, lambda topic: self._throttle.claim_limit(topic, policies, now), limit_by_origin
             )

@@ -51,7 +51,7 @@ class Requeuer:
     async def _notify_consumers(self, topics: Sequence[str], now: int) -> None:
         """Tell claims that wait of tasks that are due again."""
         policies = self._store.policies.latest
-        if policies.has_limits and (
+        if policies.has_pulled and (
             pulled := {topic for topic in topics if policies.for_topic(topic).deliver is Deliver.PULL}
         ):
             await self._store.due_notices.send(pulled, now)

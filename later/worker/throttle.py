@@ -91,7 +91,7 @@ class Throttle:
     async def hold_paused(self, due: list[DueTopic], policies: Policies) -> list[DueTopic]:
         """Return the entries of topics that are neither paused nor pulled; hold the others until they are resumed."""
         self._slow_start.forget_finished(self._store.clock.now().low)
-        if not policies.has_limits:
+        if not policies.can_hold:
             return due
         held = {entry for entry in due if self._store.policies.latest.for_topic(entry.topic).is_held}
         if not held:

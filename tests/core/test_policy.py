@@ -341,18 +341,18 @@ def test_a_retry_can_always_be_scheduled(
 
 
 @each_case(
-    ("fields", "has_limits"),
+    ("fields", "has_limits", "has_pulled"),
     [
-        ({}, False),
-        ({"deliver": "push"}, False),
-        ({"deliver": "pull"}, True),
-        ({"paused": True}, True),
-        ({"rate": 0}, False),
+        ({}, False, False),
+        ({"deliver": "push", "rate": 0}, False, False),
+        ({"deliver": "pull"}, False, True),
+        ({"paused": True}, True, False),
     ],
 )
 def test_workers_look_at_the_policies_of_topics_only_if_one_is_limited_paused_or_pulled(
-    fields: dict[str, PolicyValue], has_limits: bool
+    fields: dict[str, PolicyValue], has_limits: bool, has_pulled: bool
 ) -> None:
-    assert Policies(DEFAULT_POLICY, {NAMESPACE: Settings(fields)}).has_limits is has_limits
     daemon = Settings(fields).apply_to(DEFAULT_POLICY)
-    assert Policies(daemon).has_limits is has_limits
+    for policies in (Policies(DEFAULT_POLICY, {NAMESPACE: Settings(fields)}), Policies(daemon)):
+        assert (policies.has_limits, policies.has_pulled) == (has_limits, has_pulled)
+        assert policies.can_hold is (has_limits or has_pulled)
