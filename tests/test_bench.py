@@ -274,6 +274,9 @@ def test_the_table_has_all_rows() -> None:
         "lateness-1000",
         "lateness-4000",
         "isolation",
+        "pull",
+        "pull-100",
+        "pull-wait",
         "keys",
         "signed",
         "guard",
@@ -315,7 +318,7 @@ def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> 
         stores = {contender.store for contender in contenders} - {""}
     without_persistence = {
         *("memory", "export", "deliver-https", "deliver-topics", "deliver-origins", "isolation"),
-        *("keys", "signed", "guard"),
+        *("keys", "signed", "guard", "pull-wait"),
     }
     expected = {"none", "always"} if row.name == "sweep" else {"none"}
     assert stores == (expected if row.name in {*without_persistence, "sweep"} else set(DURABILITIES))

@@ -19,6 +19,8 @@ class Sizes:
     load_s: float
     queried: int
     """Tasks to query."""
+    waits: int
+    """Claims that wait for a task."""
     batched: int
     """Tasks created in batches."""
     bulk_rows: int
@@ -52,6 +54,7 @@ FULL = Sizes(
     warm_up_s=1.0,
     load_s=4.0,
     queried=100_000,
+    waits=500,
     batched=1_000_000,
     bulk_rows=1_000_000,
     due_together=20_000,
@@ -73,6 +76,7 @@ QUICK = Sizes(
     warm_up_s=0.0,
     load_s=1.0,
     queried=10_000,
+    waits=50,
     batched=50_000,
     bulk_rows=50_000,
     due_together=5_000,

@@ -11,6 +11,7 @@ from scripts.bench.rows.lateness import LATENESS_200, LATENESS_1000, LATENESS_40
 from scripts.bench.rows.memory import MEMORY
 from scripts.bench.rows.million import MILLION
 from scripts.bench.rows.pending import PENDING
+from scripts.bench.rows.pull import PULL, PULL_100, PULL_WAIT
 from scripts.bench.rows.query import QUERY
 from scripts.bench.rows.safety import GUARD, KEYS, SIGNED
 from scripts.bench.rows.sweep import SWEEP
@@ -29,6 +30,9 @@ ROWS: tuple[Row, ...] = (
     LATENESS_1000,
     LATENESS_4000,
     ISOLATION,
+    PULL,
+    PULL_100,
+    PULL_WAIT,
     KEYS,
     SIGNED,
     GUARD,
