@@ -171,7 +171,7 @@ class Pulls:
         """Look, claim and deal once."""
         topics = {topic.name: topic.lease_ms for share in shares for topic in share.request.topics}
         next_due: dict[tuple[str, int], int | None] = {}
-        due: dict[str, Iterator[int]] = {topic: repeat(0) for topic in topics}
+        due: dict[str, Iterator[int]] = {topic: repeat(0, MAX_TASKS) for topic in topics}
         is_simple = all(
             len(share.request.topics) == 1 and topics[topic.name] == topic.lease_ms
             for share in shares

@@ -134,6 +134,13 @@ async def test_requests_that_are_made_together_are_dealt_evenly(store: StoreFixt
     assert len({pulled.task.id for result in results for pulled in result.tasks}) == 100
 
 
+async def test_each_of_many_greedy_requests_gets_a_task(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"{n:03}") for n in range(700)])
+    results = await pull_all(store, *[a_request(limit=500)] * 600)
+    counts = [len(result.tasks) for result in results]
+    assert (len(counts), min(counts), max(counts), sum(counts)) == (600, 1, 2, 700)
+
+
 async def test_topics_are_taken_in_the_order_of_preference(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=f"{topic}{n}", topic=topic) for topic in "xyz" for n in range(3)])
     request = PullRequest([PullTopic("z", 2, LEASE_MS), PullTopic("x", 500, LEASE_MS), PullTopic("y", 500, 1000)], 7)
