@@ -21,6 +21,9 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
 PROFILE = "ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "dev")
 hypothesis.settings.load_profile(PROFILE)
 
+MANY_SHARDS = 4 if PROFILE == "quick" else 16
+"""In `make test` as few as show what one does not. Each costs scripts: 16 would take a tenth of the CPU of all tests."""
+
 # Clients trust nobody, because reading the machine's authorities takes up to 25 ms. A test of TLS names its own.
 os.environ["SSL_CERT_FILE"] = os.devnull
 # The default writes a table in colours, which takes twenty times as long.
@@ -51,7 +54,7 @@ def server_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         yield url
 
 
-@pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
+@pytest.fixture(params=[1, MANY_SHARDS], ids=["1-shard", f"{MANY_SHARDS}-shards"])
 def shards(request: pytest.FixtureRequest) -> int:
     """The number of shards: every test of the store runs with one and with many."""
     return int(request.param)

@@ -20,10 +20,10 @@ from tests.cases import each_case
 from tests.store_fixture import hold_topic
 
 
-@pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
-async def api(request: pytest.FixtureRequest) -> AsyncIterator[ApiFixture]:
+@pytest.fixture
+async def api(shards: int) -> AsyncIterator[ApiFixture]:
     """The API on a store with a worker that sends heartbeats."""
-    async with serve_api(shards=request.param) as built:
+    async with serve_api(shards=shards) as built:
         await built.store.stats.heartbeat("worker", NOW - 2)
         yield built
 

@@ -18,9 +18,9 @@ from tests.cases import each_case
 NOW_S = NOW // 1000
 
 
-@pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
-async def api(request: pytest.FixtureRequest) -> AsyncIterator[ApiFixture]:
-    async with serve_api(shards=request.param) as built:
+@pytest.fixture
+async def api(shards: int) -> AsyncIterator[ApiFixture]:
+    async with serve_api(shards=shards) as built:
         yield built
 
 

@@ -25,12 +25,12 @@ KIB = 1024
 FULL = item_error(413, "the answer is full: it holds 16 MiB at most; ask for this task again")
 
 
-@pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
-async def api(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiFixture]:
+@pytest.fixture
+async def api(shards: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiFixture]:
     """The API with 30 tasks of 10 KiB; an answer holds 100 KiB, and a round trip to the store reads 30 KiB."""
     monkeypatch.setattr(task_answers, "MAX_ANSWER_BYTES", 100 * KIB)
     monkeypatch.setattr(fanout, "MAX_READ_BYTES", 30 * KIB)
-    async with serve_api(shards=request.param) as built:
+    async with serve_api(shards=shards) as built:
         tasks = [a_task(id=f"n{n:02}", own_id=True, delay=n, content="x" * 10 * KIB) for n in range(30)]
         await built.store.tasks.create(tasks)
         yield built

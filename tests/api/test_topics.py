@@ -380,7 +380,7 @@ async def list_pages(api: ApiFixture, query: str) -> list[list[str]]:
 
 
 class TestCounts:
-    @each_case("shards", [1, 16])
+    @each_case("shards", [1, 4])
     async def test_a_topic_is_counted_over_shards_and_buckets(self, shards: int) -> None:
         async with serve_api(shards=shards) as api:
             await create_tasks(api, *(a_task(delay=-9) for _ in range(40)), *(a_task(delay=5) for _ in range(3)))
@@ -401,7 +401,7 @@ class TestCounts:
 
     @each_case("bucket", Bucket)
     async def test_a_topic_with_tasks_in_one_bucket_is_listed(self, bucket: Bucket) -> None:
-        async with serve_api(shards=16) as api:
+        async with serve_api(shards=4) as api:
             await create_tasks(api, a_task())
             if bucket is not Bucket.DELAY:
                 claims = await claim(api, "order", 1)
@@ -451,7 +451,7 @@ class TestPages:
         assert await list_pages(api, "limit=4") == [expected[:4], expected[4:8], expected[8:]]
         assert await list_pages(api, "limit=5") == [expected[:5], expected[5:]]
 
-    @each_case("shards", [1, 16])
+    @each_case("shards", [1, 4])
     async def test_a_page_holds_a_hundred_topics_by_default(self, shards: int) -> None:
         names = [f"t{n:04}" for n in range(1005)]
         async with serve_api(shards=shards) as api:

@@ -12,8 +12,8 @@ from tests.worker.workers import FakeSender, ManualWorker, busy
 
 @pytest.fixture
 def shards() -> int:
-    """Return 16: what held a task does not depend on the shards."""
-    return 16
+    """Return 4: what held a task does not depend on the shards."""
+    return 4
 
 
 def first_deliveries(worker: ManualWorker) -> dict[str, int]:

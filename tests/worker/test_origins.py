@@ -31,8 +31,8 @@ THOUSAND_HANG = [f"http://host-{number}.example/" for number in range(1000)]
 
 @pytest.fixture
 def shards() -> int:
-    """Return 16: with one shard, everything is the same with fewer calls."""
-    return 16
+    """Return 4: with one shard, everything is the same with fewer calls."""
+    return 4
 
 
 class OriginSender(FakeSender):

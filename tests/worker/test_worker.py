@@ -274,7 +274,7 @@ async def test_a_stop_lets_settles_finish_however_short_its_timeout(store: Store
     worker, _ = await a_worker_with(store, tasks[0])
     await store.tasks.create(tasks[1:])
     claimed = 0
-    while claimed < len(tasks):  # two ticks if one of 16 shards happens to have more than its part of them
+    while claimed < len(tasks):  # two ticks if one of many shards happens to have more than its part of them
         claimed += await worker.tick()
     await asyncio.sleep(0)  # all are delivered, and being settled
     await worker.deliveries.drain(0)
