@@ -88,6 +88,7 @@ class Connection(asyncio.Protocol):
         except asyncio.CancelledError:
             if reply.done() and not reply.cancelled() and not isinstance(reply.exception(), ConnectionLost):
                 return reply.result()  # it came in the same turn of the event loop
+            self._parse_unread()
             self._reply = None
             self._calls_of_step.discard(self)
             self.abort()
@@ -180,8 +181,7 @@ class Connection(asyncio.Protocol):
 
     def _end_with_connection(self, exc: Exception | None) -> None:
         """End the call because the connection has ended: some replies are complete then."""
-        while self._unread:
-            self.parse_piece()
+        self._parse_unread()
         if self._reply is None:
             return
         if isinstance(exc, OSError) and exc.errno in OWN_ERRNOS:
@@ -196,6 +196,11 @@ class Connection(asyncio.Protocol):
         else:
             assert self._parser.reply is not None
             self._finish(self._parser.reply)
+
+    def _parse_unread(self) -> None:
+        """Parse what has come to its end, because the call ends now."""
+        while self._unread:
+            self.parse_piece()
 
     def _linger(self) -> None:
         """Give the body of a reply that its status has decided a moment, instead of the rest of the deadline."""

@@ -72,6 +72,16 @@ class TestCancelledCall:
             call.cancel()
             assert await call == Reply(status=200, body=BODY)
 
+    async def test_a_large_reply_that_has_come_is_parsed_to_its_end_and_returned(self) -> None:
+        """The receiver has done the task: a stop must not give it back."""
+        body = BODY.ljust(60_000)
+        head = b"HTTP/1.1 200 OK\r\nX: %s\r\nContent-Length: %d\r\n\r\n" % (b"x" * 30_000, len(body))
+        async with Receiver(never_answers).listen() as receiver, a_connection(receiver) as connection:
+            call = await begin_call(connection)
+            connection.data_received(head + body)
+            call.cancel()
+            assert await call == Reply(status=200, body=body)
+
     async def test_the_end_of_a_connection_without_an_answer_is_no_outcome(self) -> None:
         """Otherwise the call would begin anew, on another connection, and outlive the stop that cancelled it."""
         async with Receiver(never_answers).listen() as receiver, a_connection(receiver) as connection:
