@@ -22,7 +22,7 @@ PROFILE = "ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE",
 hypothesis.settings.load_profile(PROFILE)
 
 MANY_SHARDS = 4 if PROFILE == "quick" else 16
-"""In `make test` as few as show what one does not. Each costs scripts: 16 would take a tenth of the CPU of all tests."""
+"""In `make test` as few as show what one does not: each runs scripts, and 16 would take a tenth of the CPU of all."""
 
 # Clients trust nobody, because reading the machine's authorities takes up to 25 ms. A test of TLS names its own.
 os.environ["SSL_CERT_FILE"] = os.devnull
