@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.api_client import build_tasks, create, create_many, get
+from tests.system.api_client import build_tasks, call, create, create_many, get, post
 from tests.system.creating_clients import run_creating_clients
 from tests.system.daemons import embedded_store_pid, kill_orphaned_store, run_command, run_up
 from tests.system.receivers import Receiver, delayed
@@ -43,6 +43,31 @@ def test_a_killed_daemon_finds_every_task_after_a_restart(
     repeated = [first for first, _ in receiver.repeated_calls()]
     assert [call for call in repeated if not -0.5 < killed_at - call.arrived < 2] == []
     assert len(repeated) <= 256 * processes
+
+
+def test_leases_of_consumers_outlive_a_killed_daemon(folder: Path, data: Path) -> None:
+    with run_up(folder, data) as up:
+        call(up.url, "PATCH", "/topics/jobs/policy", {"deliver": "pull"})
+        time.sleep(2)  # every process sees the change
+        tasks = [{"topic": "jobs", "id": f"t{number}"} for number in range(40)]
+        assert post(up.url, "/create/batch", tasks).body["created"] == 40
+        kept = post(up.url, "/claim", {"topic": "jobs", "max": 10, "lease": 60}).body["tasks"]
+        lost = post(up.url, "/claim", {"topic": "jobs", "max": 10, "lease": 1}).body["tasks"]
+        leases = [task["lease"] for task in kept]
+        assert post(up.url, "/ack", {"leases": leases[:5]}).body == {"acked": 5, "lost": []}
+        up.kill()
+        with run_up(folder, data) as again:
+            assert post(again.url, "/ack", {"leases": leases}).body == {"acked": 5, "lost": leases[:5]}
+            attempts: dict[str, int] = {}
+            deadline = time.monotonic() + 30
+            while len(attempts) < 30 and time.monotonic() < deadline:
+                for task in post(again.url, "/claim", {"topic": "jobs", "max": 50, "lease": 60, "wait": 5}).body[
+                    "tasks"
+                ]:
+                    assert attempts.setdefault(task["id"], task["attempt"]) == task["attempt"]
+            assert attempts.keys() == {f"t{number}" for number in range(40)} - {task["id"] for task in kept}
+            assert {id for id, attempt in attempts.items() if attempt == 2} == {task["id"] for task in lost}
+            assert again.stop() == 0
 
 
 def test_a_second_daemon_on_the_same_data_is_refused(folder: Path, data: Path) -> None:
