@@ -10,10 +10,20 @@ import pytest
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.proxy import Proxy
 from tests.builders import NOW, a_task
-from tests.delivery.forward_proxy import ForwardProxy
+from tests.delivery.forward_proxy import ESTABLISHED, ForwardProxy
 from tests.delivery.test_proxy import failed, outcome_through
 from tests.delivery.test_tls import CERTIFICATES, identity
-from tests.receivers import DONE, Behavior, Connection, Receiver, a_sender, answers, never_answers, parse_headers
+from tests.receivers import (
+    DONE,
+    Behavior,
+    Connection,
+    Receiver,
+    a_sender,
+    answers,
+    never_answers,
+    parse_headers,
+    reply_with_body,
+)
 
 pytestmark = pytest.mark.usefixtures("own_client")
 
@@ -72,6 +82,17 @@ async def test_a_long_content_arrives_in_both(proxy: ForwardProxy) -> None:
             outcome = await send_through(proxy.url, receiver.url, content="x" * 3_000_000)
         assert outcome.kind is OutcomeKind.DONE
     assert min(lengths) > 3_000_000
+
+
+async def test_large_replies_come_through_tls_in_tls_behind_a_long_answer_to_connect() -> None:
+    reply = reply_with_body(b'{"code": 100}'.ljust(60_000))
+    established = ESTABLISHED.replace(b"\r\n", b"\r\nX: %s\r\n" % (b"x" * 10_000), 1)
+    async with (
+        ForwardProxy(established).listen(identity("receiver")) as proxy,
+        Receiver(answers(reply, reply, reply)).listen(identity("receiver")) as receiver,
+    ):
+        outcome = await outcome_through(proxy.url, receiver.url, calls=3)
+    assert (outcome.kind, receiver.connections) == (OutcomeKind.DONE, 1)
 
 
 async def send_through(proxy_url: str, callback: str, content: str) -> Outcome:
