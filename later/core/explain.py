@@ -150,7 +150,9 @@ def _explain_delay(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[st
         yield from _origin_hold_at(facts, now)
     else:
         origin_hold = [*_origin_hold_at(facts, now)]
-        if facts.put_back_for is Held.FAULT:
+        if topic.policy.deliver is Deliver.PULL:
+            yield from _obstacles(topic, now)
+        elif facts.put_back_for is Held.FAULT:
             yield from _lasting_obstacles(topic, now)
             again = f"in {format_duration(facts.score - now)}" if facts.score > now else "now"
             yield f"its worker could not make the call (its log says why): the next attempt is {again}"

@@ -239,6 +239,8 @@ SHOP_TASK = facts("delay", NOW + 4000, first_due_at=NOW - 12_000, origin="shop.e
          "no worker is running; waits for other calls to shop.example to end; due for 12 s"),
         (SHOP_TASK._replace(score=AT, origin_held_until=AT), DUE,
          "calls to shop.example are held until 08:04:05Z, as it asked; due for 12 s"),
+        (SHOP_TASK, DUE._replace(policy=PULLED, paused=True),
+         "waits for a consumer (its topic has deliver pull); due for 12 s"),
         (SHOP_TASK._replace(score=NOW - 12_000, first_due_at=None, origin_held_until=AT), DUE,
          "calls to shop.example are held until 08:04:05Z, as it asked; due for 12 s"),
         (SHOP_TASK._replace(score=NOW + 60_000, first_due_at=None, origin_held_until=AT), IDLE,
