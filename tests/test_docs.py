@@ -173,6 +173,7 @@ def test_every_alarm_has_a_test_in_which_it_fires() -> None:
     assert fires == silent == {name for name, *_ in alarms()}
 
 
+@pytest.mark.system
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian's package prometheus)")
 @pytest.mark.parametrize("arguments", [["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]])
 def test_the_rules_pass_promtool(arguments: list[str]) -> None:

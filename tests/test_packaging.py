@@ -29,6 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.mark.system
 def test_spark_finds_its_module_at_the_top_of_the_wheel(wheel: Path) -> None:
     with ZipFile(wheel) as built:
         names = built.namelist()
@@ -39,6 +40,7 @@ def test_spark_finds_its_module_at_the_top_of_the_wheel(wheel: Path) -> None:
     assert module == (ROOT / "later" / "bulk" / "pyspark_later.py").read_bytes()
 
 
+@pytest.mark.system
 def test_a_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     packed = build("sdist", ROOT, tmp_path / "sdist")
     with tarfile.open(packed) as archive:
