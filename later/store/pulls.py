@@ -24,7 +24,7 @@ from later.core.task import Task, pack_id
 from later.core.task_names import pack_remembered
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import pairs, raise_errors
+from later.store.codec import pairs
 from later.store.due_notices import DueNotices
 from later.store.fanout import fan_out, parse_flags
 from later.store.keys import Bucket, Keys, ShardTopic
@@ -170,7 +170,7 @@ class Pulls:
     async def _claim_once(self, shares: Sequence[Share], now: Interval) -> None:
         """Look, claim and deal once."""
         topics = {topic.name: topic.lease_ms for share in shares for topic in share.request.topics}
-        next_due: dict[tuple[str, int], int | None] = {}
+        next_due: dict[tuple[str, int], int | LaterError | None] = {}
         due: dict[str, Iterator[int]] = {topic: repeat(0, MAX_TASKS) for topic in topics}
         is_simple = all(
             len(share.request.topics) == 1 and topics[topic.name] == topic.lease_ms
@@ -185,25 +185,38 @@ class Pulls:
             round_of = {demand.topic.name: demand for demand in demands}
             demands = [demand for demand in demands if round_of[demand.topic.name] is not demand]
             await self._claim_round(shares, list(round_of.values()), next_due, now)
+        first_due: dict[str, int] = {}
+        errors: dict[str, LaterError] = {}
+        for (name, _), at in next_due.items():
+            if isinstance(at, LaterError):
+                errors[name] = at
+            elif at is not None:
+                first_due[name] = min(at, first_due.get(name, at))
         for share in shares:
-            names = {topic.name for topic in share.request.topics}
-            times = [at for (topic, _), at in next_due.items() if topic in names and at is not None]
-            share.next_due_at = min(times, default=None)
+            names = [topic.name for topic in share.request.topics]
+            share.next_due_at = min((first_due[name] for name in names if name in first_due), default=None)
+            share.error = next((errors[name] for name in names if name in errors), None)
 
     async def _look(
         self, topics: Sequence[str], limit: int, now: int
-    ) -> tuple[dict[str, Iterator[int]], dict[tuple[str, int], int | None]]:
-        """Return each topic's due tasks as their shards, in order, and when the first task of each shard is due."""
+    ) -> tuple[dict[str, Iterator[int]], dict[tuple[str, int], int | LaterError | None]]:
+        """Return each topic's due tasks as their shards, in order, and when the first task of each shard is due.
+
+        A shard in which a topic cannot be read has the error instead; that does not stop the other topics.
+        """
         commands: list[Command] = []
         targets = [(topic, shard) for topic in topics for shard in self._keys.shards]
         for topic, shard in targets:
             delay = shard.bucket(Bucket.DELAY, topic.encode())
             commands.append(("ZRANGE", delay, "-inf", now, "BYSCORE", "LIMIT", 0, limit, "WITHSCORES"))
             commands.append(("ZRANGE", delay, 0, 0, "WITHSCORES"))
-        answers = raise_errors(await self._client.execute_each("due_topics", commands))
+        answers = await self._client.execute_each("due_topics", commands)
         seen: dict[str, list[tuple[float, bytes, int]]] = {topic: [] for topic in topics}
-        next_due: dict[tuple[str, int], int | None] = {}
+        next_due: dict[tuple[str, int], int | LaterError | None] = {}
         for (topic, shard), entries, first in zip(targets, answers[::2], answers[1::2], strict=True):
+            if isinstance(entries, LaterError):
+                next_due[topic, shard.index] = entries
+                continue
             seen[topic] += [(float(score), id, shard.index) for id, score in pairs(entries)]
             next_due[topic, shard.index] = int(float(first[1])) if first else None
         return {topic: iter([shard for *_, shard in sorted(found)]) for topic, found in seen.items()}, next_due
@@ -212,7 +225,7 @@ class Pulls:
         self,
         shares: Sequence[Share],
         demands: Sequence[Demand],
-        next_due: dict[tuple[str, int], int | None],
+        next_due: dict[tuple[str, int], int | LaterError | None],
         now: Interval,
     ) -> None:
         """Claim what these demands ask for, no topic twice, and deal it; note when the next tasks are due."""
@@ -227,7 +240,7 @@ class Pulls:
         answers: dict[str, list[tuple[ClaimRequest, ClaimResult | LaterError]]] = {}
         for request, result in zip(requests, results, strict=True):
             answers.setdefault(request.topic, []).append((request, result))
-            next_due[request.topic, request.shard] = result.wake_at if isinstance(result, ClaimResult) else None
+            next_due[request.topic, request.shard] = result.wake_at if isinstance(result, ClaimResult) else result
         for demand in demands:
             await self._deal(shares, demand, answers[demand.topic.name], now)
 
@@ -247,8 +260,6 @@ class Pulls:
         first_left: float = math.inf
         for request, result in answers:
             if isinstance(result, LaterError):
-                for share in takers:
-                    share.error = share.error or result
                 continue
             claims += result.claims
             if len(result.claims) < request.limit and result.wake_at is not None and result.wake_at <= now.low:

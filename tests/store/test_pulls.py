@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from later.core.clock import Interval
-from later.core.errors import StoreFull
+from later.core.errors import LaterError, StoreFull
 from later.core.lease import decode_lease, encode_lease
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies, topic_scope
@@ -147,6 +147,17 @@ async def test_topics_are_taken_in_the_order_of_preference(store: StoreFixture) 
     [result] = await pull_all(store, request)
     assert ids(result.tasks) == ["z0", "z1", "x0", "x1", "x2", "y0", "y1"]
     assert result.next_due_at == NOW
+
+
+async def test_a_topic_that_cannot_be_read_does_not_stop_the_others(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="good", topic="good")])
+    await ask(store, [("SET", shard.bucket(Bucket.DELAY, b"bad"), "no bucket") for shard in store.keys.shards])
+    for bad, good in ((a_request("bad"), a_request("good")), (a_request("bad", "good", limit=1), a_request("bad"))):
+        results = await store.pulls.claim([bad, good], AT_NOW)
+        tasks = [pulled for result in results if isinstance(result, PullResult) for pulled in result.tasks]
+        assert ids(tasks) == ["good"]
+        assert [isinstance(result, LaterError) for result in results].count(True) == 1
+        await store.pulls.release([pulled.lease for pulled in tasks])
 
 
 async def test_a_task_that_must_not_be_handed_out_is_dead(store: StoreFixture) -> None:
