@@ -101,9 +101,10 @@ class ClaimHandlers:
             finally:
                 if not sent:
                     self._give_back(tasks)
-        for topic, count in Counter(pulled.task.topic for pulled in tasks).items():
-            self._metrics.consumers.claimed.inc(topic, count=count)
-        self._authorization.charge_claimed(request[CALLER], len(tasks))
+        if sent:
+            for topic, count in Counter(pulled.task.topic for pulled in tasks).items():
+                self._metrics.consumers.claimed.inc(topic, count=count)
+            self._authorization.charge_claimed(request[CALLER], len(tasks))
         return response
 
     async def end_waiting(self, app: web.Application) -> None:

@@ -13,6 +13,7 @@ import redis
 from later.cli import store_access
 from later.cli.commands import status
 from later.core.errors import StoreDown
+from later.core.policy_scopes import topic_scope
 from later.store.stats import ServerFacts, TopicCounts
 from tests.builders import a_task
 from tests.cases import each_case
@@ -57,6 +58,16 @@ def test_status_shows_the_topics_with_most_tasks_due_first(capsys: Capture) -> N
     ]
 
 
+def test_status_names_the_topics_whose_tasks_consumers_claim(capsys: Capture) -> None:
+    status.print_text(store_status(pulled=frozenset({"late", "calm"})), 2)
+    assert "pulled   2 topics, whose tasks consumers claim: calm, late\n" in capsys.readouterr().out
+    status.print_text(store_status(pulled=frozenset("abcdef")), 2)
+    assert "claim: a, b, c, d, e, …\n" in capsys.readouterr().out
+    status.print_json(store_status(pulled=frozenset({"late"})), 20)
+    deliver = {topic["topic"]: topic["deliver"] for topic in json.loads(capsys.readouterr().out)["topics"]}
+    assert deliver == {"calm": "push", "late": "pull", "worse": "push"}
+
+
 def test_status_warns_if_no_worker_is_alive(capsys: Capture) -> None:
     status.print_text(store_status(workers={"host:2": 10_000}), 20)
     assert "workers  no worker heartbeat for 10 s: nothing is delivered" in capsys.readouterr().out
@@ -94,6 +105,9 @@ async def test_the_status_of_a_store_is_read(store: StoreFixture) -> None:
     assert report.total[:5] == (2, 0, 0, 0, 1)
     assert report.alive_workers == 1
     assert report.server.name in ("Valkey", "Redis")
+    assert report.pulled == frozenset()
+    await store.policies.change(topic_scope("a/b"), lambda settings: settings.merge({"deliver": "pull"}))
+    assert (await status.read_status(store, "")).pulled == {"a/b"}
 
 
 @each_case("command", ["status", "doctor"])

@@ -13,9 +13,12 @@ from later.cli.options import config_options, examples, json_option
 from later.cli.store_access import load_config, run_with_store
 from later.cli.tables import format_size, print_number_table
 from later.core.explain import format_duration
+from later.core.policy import Deliver
 from later.store.open import Store
 from later.store.stats import HEARTBEAT_TIMEOUT_MS, NO_TASKS, ServerFacts, TopicCounts
 
+MAX_NAMED = 5
+"""Pulled topics that are named."""
 NO_WORKER = f"no worker heartbeat for {format_duration(HEARTBEAT_TIMEOUT_MS)}: nothing is delivered until a worker runs"
 
 
@@ -56,6 +59,8 @@ class StoreStatus(NamedTuple):
     topics: dict[str, TopicCounts]
     remembered: int
     now: int
+    pulled: frozenset[str] = frozenset()
+    """The topics whose tasks consumers claim."""
 
     @property
     def total(self) -> TopicCounts:
@@ -76,15 +81,17 @@ class StoreStatus(NamedTuple):
 async def read_status(store: Store, address: str) -> StoreStatus:
     """Read the status. `address` is shown, so it must not contain secrets. Raises StoreDown."""
     now = (await store.time.now()).low
+    policies, topics = await store.policies.read(), await store.stats.counts(now)
     return StoreStatus(
         address=address,
         shards=len(store.keys.shards),
         server=await store.stats.server_facts(),
         persistence=await store.stats.persistence(),
         workers={name: max(0, now - at) for name, at in (await store.stats.workers()).items()},
-        topics=await store.stats.counts(now),
+        topics=topics,
         remembered=await store.stats.remembered_ids(),
         now=now,
+        pulled=frozenset(topic for topic in topics if policies.for_topic(topic).deliver is Deliver.PULL),
     )
 
 
@@ -107,7 +114,11 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
         ],
         "tasks": _counts_json(total, report.now) | {"total": _task_count(total)},
         "remembered_ids": report.remembered,
-        "topics": [{"topic": name} | _counts_json(counts, report.now) for name, counts in report.most_due(max_topics)],
+        "topics": [
+            {"topic": name, "deliver": Deliver.PULL if name in report.pulled else Deliver.PUSH}
+            | _counts_json(counts, report.now)
+            for name, counts in report.most_due(max_topics)
+        ],
         "topics_total": len(report.topics),
         "warnings": [] if report.alive_workers else [NO_WORKER],
     }
@@ -133,6 +144,9 @@ def print_text(report: StoreStatus, max_topics: int) -> None:
         silent = "" if age_ms < HEARTBEAT_TIMEOUT_MS else ", silent"
         print(f"         {printable(name)}: last heartbeat {format_duration(age_ms)} ago{silent}")
     print(f"ids      {report.remembered} of ended tasks remembered")
+    if report.pulled:
+        topics = "1 topic" if len(report.pulled) == 1 else f"{len(report.pulled)} topics"
+        print(f"pulled   {topics}, whose tasks consumers claim: {printable(_some(sorted(report.pulled)))}")
     print()
     rows = [_row(name, counts, report.now) for name, counts in report.most_due(max_topics)]
     print_number_table(
@@ -146,6 +160,11 @@ def _row(name: str, counts: TopicCounts, now: int) -> list[str]:
     late = _late_ms(counts, now)
     numbers = (*(getattr(counts, state) for state in STATES), counts.due)
     return [name, *map(str, numbers), "-" if late is None else format_duration(late)]
+
+
+def _some(names: list[str]) -> str:
+    """Return the first names of a list."""
+    return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
 
 
 def _task_count(counts: TopicCounts) -> int:
