@@ -1,8 +1,8 @@
 """Claims that wait for tasks: the queues of the topics that they name, and what wakes them.
 
 A claim first looks for due tasks. Where there are none, it waits in the queues of its topics, in order of arrival. It
-looks again when a topic is rung, which is when a task was made due there by this process or by another one, and when
-the next task that an earlier look has seen is due. A look at all topics each second finds what no ring has told.
+looks again when a topic is signaled: when this process or another one has made a task due there, and when the next
+task that an earlier look has seen is due. A look at all topics each second finds the tasks whose signal was lost.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Waiter:
         self.wanted = wanted
         self.answer: asyncio.Future[Sequence[PulledTask]] = asyncio.get_running_loop().create_future()
         self.is_looking = False
-        self.is_rung = False
-        """True if it was rung while it looked: it has to look again."""
+        self.is_signaled = False
+        """True if it was signaled while it looked: it has to look again."""
 
     def end(self, tasks: Sequence[PulledTask] = ()) -> None:
         if not self.answer.done():
@@ -58,8 +58,8 @@ class TopicQueue:
         self.topic = topic
         self.waiters: dict[Waiter, None] = {}
         self.users = 0
-        self.rings = 0
-        """How often it was rung: a claim that looked before a ring must look again before it waits."""
+        self.signals = 0
+        """The number of its signals: a claim that looked before a signal must look again before it waits."""
         self.timer: asyncio.TimerHandle | None = None
 
     def stop_timer(self) -> None:
@@ -114,12 +114,12 @@ class ClaimQueues:
     def __contains__(self, topic: str) -> bool:
         return topic in self._queues
 
-    def ring(self, topic: str, due_at: int | None = None, tasks: int = MAX_WOKEN) -> None:
+    def signal(self, topic: str, due_at: int | None = None, tasks: int = MAX_WOKEN) -> None:
         """Let claims look for so many tasks of a topic, which are due at `due_at` (ms), or now."""
         queue = self._queues.get(topic)
         if queue is None:
             return
-        queue.rings += 1
+        queue.signals += 1
         if due_at is not None and due_at > self._now():
             self._set_timer(queue, (due_at - self._now()) / 1000)
         else:
@@ -147,7 +147,7 @@ class ClaimQueues:
             with self._reserve():
                 return (await self._pull(wanted)).tasks
         with self._use(wanted.topics) as queues:
-            rings = sum(queue.rings for queue in queues)
+            signals = sum(queue.signals for queue in queues)
             with self._reserve():
                 result = await self._pull(wanted)
             if result.tasks or self._is_closed:
@@ -158,7 +158,7 @@ class ClaimQueues:
             for queue in queues:
                 queue.waiters[waiter] = None
             self._note_next_due(wanted, result)
-            if sum(queue.rings for queue in queues) != rings:
+            if sum(queue.signals for queue in queues) != signals:
                 self._look_again(waiter)
             try:
                 with watch(waiter.end):
@@ -169,7 +169,7 @@ class ClaimQueues:
 
     @contextmanager
     def _use(self, topics: Collection[str]) -> Iterator[list[TopicQueue]]:
-        """Keep the queues of these topics until the block ends, so that their rings are noticed."""
+        """Keep the queues of these topics until the block ends, so that their signals are noticed."""
         queues = []
         for topic in topics:
             queue = self._queues.get(topic)
@@ -213,14 +213,14 @@ class ClaimQueues:
             self._look_again(waiter, most)
         if len(woken) < tasks:  # those that are looking may have looked too early
             for waiter in islice(queue.waiters, tasks):
-                waiter.is_rung = waiter.is_looking
+                waiter.is_signaled = waiter.is_looking
 
     def _look_again(self, waiter: Waiter, most: int | None = None) -> None:
         """Let a claim look for tasks, for `most` at most; if it is looking already, when it has found nothing."""
         if waiter.is_looking:
-            waiter.is_rung = True
+            waiter.is_signaled = True
             return
-        waiter.is_rung = False
+        waiter.is_signaled = False
         try:
             pulled = self._pull(waiter.wanted if most is None else waiter.wanted._replace(limit=most))
         except LaterError as error:
@@ -246,7 +246,7 @@ class ClaimQueues:
             for topic in waiter.wanted.topics:
                 if (queue := self._queues.get(topic)) is not None:
                     queue.waiters.pop(waiter, None)
-        elif waiter.is_rung and not waiter.answer.done():
+        elif waiter.is_signaled and not waiter.answer.done():
             queues = (self._queues[topic] for topic in waiter.wanted.topics if topic in self._queues)
             self._look_again(waiter, most=1 if any(len(queue.waiters) > 1 for queue in queues) else None)
         self._note_next_due(waiter.wanted, result)
@@ -276,13 +276,13 @@ class ClaimQueues:
 
     def _on_timer(self, queue: TopicQueue) -> None:
         queue.timer = None
-        queue.rings += 1
+        queue.signals += 1
         self._wake(queue, MAX_WOKEN)
 
     async def _look_while_claims_wait(self) -> None:
         """Look at all topics for which claims wait, each second and when the store can be listened to again."""
         due_unheard = asyncio.Event()
-        listening = asyncio.create_task(self._listen(partial(self.ring, tasks=1), due_unheard.set))
+        listening = asyncio.create_task(self._listen(partial(self.signal, tasks=1), due_unheard.set))
         try:
             while self._waiters and not self._is_closed:
                 with suppress(TimeoutError):
@@ -302,7 +302,7 @@ class ClaimQueues:
         except LaterError:
             return  # the store is away: the next look comes in a second
         for topic in due:
-            self.ring(topic)
+            self.signal(topic)
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

@@ -75,7 +75,7 @@ class ClaimHandlers:
             authorization=authorization,
             remember_ms=remember_ms,
             pending_writes=pending_writes,
-            ring=partial(self.queues.ring, tasks=1),
+            signal=partial(self.queues.signal, tasks=1),
             random=random,
         )
 

@@ -27,7 +27,7 @@ class DueSignals:
         self._wake_delay_ticker(min(task.execute_at for task in tasks))
         if not self._queues.is_empty:
             for task in tasks:
-                self._queues.ring(task.topic, task.execute_at, 1)
+                self._queues.signal(task.topic, task.execute_at, 1)
 
     def task_changed(self, record: TaskRecord) -> None:
         """Signal a task that was changed or brought back, if it is in delay now."""
@@ -40,7 +40,7 @@ class DueSignals:
         Claims of pulled topics may also wait in other processes. (A create itself tells them.)
         """
         self._wake_delay_ticker(due_at)
-        self._queues.ring(topic, due_at, count)
+        self._queues.signal(topic, due_at, count)
         if self._store.policies.latest.for_topic(topic).deliver is Deliver.PULL:
             notice = asyncio.ensure_future(self._store.due_notices.send([topic], due_at))
             self._notices.add(notice)

@@ -45,7 +45,7 @@ log = structlog.get_logger("later.claims")
 
 
 class LeaseHandlers:
-    """Handlers of calls that name leases. `ring` is called with the topic and due time (ms) of a task given back.
+    """Handlers of calls that name leases. `signal` is called with the topic and due time (ms) of a task given back.
 
     The ids of tasks that are done are remembered for `remember_ms`. `random` in [0, 1) is for the jitter of pauses.
     """
@@ -58,7 +58,7 @@ class LeaseHandlers:
         authorization: Authorization,
         remember_ms: int,
         pending_writes: PendingWrites,
-        ring: Callable[[str, int], None],
+        signal: Callable[[str, int], None],
         random: Callable[[], float],
     ) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class LeaseHandlers:
         self._authorization = authorization
         self._remember_ms = remember_ms
         self._pending_writes = pending_writes
-        self._ring = ring
+        self._signal = signal
         self._random = random
         timeout_s = store.client.timeout_s
         self._ack = GroupCommit(_flattened(self._ack_group), queue_timeout_s=timeout_s)
@@ -166,7 +166,7 @@ class LeaseHandlers:
         for lease, answer in zip(leases, answers, strict=True):
             if answer is True:
                 self._metrics.consumers.released.inc()
-                self._ring(lease.topic, lease.due_at)
+                self._signal(lease.topic, lease.due_at)
         return answers
 
     async def _extend(self, tokens: Sequence[str], leases: Leases, lease_ms: int | None) -> list[str]:

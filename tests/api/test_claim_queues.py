@@ -70,7 +70,7 @@ async def ids_of(claim: Awaitable[Answer]) -> list[str]:
 
 
 async def put_unseen(api: ApiFixture, **changes: Any) -> Task:
-    """Put a task into the store that is due, as another process would: nothing is rung here."""
+    """Put a task into the store that is due, as another process would: nothing is signaled here."""
     now = (await api.store.time.now()).low
     task = a_task(topic="jobs", callback="", created_at=now - 1000, **changes)
     assert await api.store.tasks.create([task]) == [True]

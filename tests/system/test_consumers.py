@@ -133,7 +133,7 @@ def test_a_claim_that_waits_is_answered_whichever_process_gets_the_create(up: Da
     for claim in claims:
         claim.join(15)
     assert sorted(task["id"] for answer in answers for task in answer["tasks"]) == [f"t{n}" for n in range(6)]
-    assert time.monotonic() - started < 8  # the look each second finds what no ring has told
+    assert time.monotonic() - started < 8  # the look each second finds tasks whose signal was lost
 
 
 def test_a_stop_answers_the_claims_that_wait(folder: Path, data: Path) -> None:
