@@ -270,6 +270,7 @@ class DeliveryPool:
         settlements: list[tuple[_Delivery, Settlement]] = []
         counts: dict[tuple[str, OutcomeKind], int] = {}
         holds: list[Awaitable[None]] = []
+        faulty: list[_Delivery] = []
         for delivery in deliveries:
             claim, task, result = delivery.claim, delivery.claim.task, delivery.result
             if isinstance(result, Outcome) and isinstance(task, Task):
@@ -278,7 +279,7 @@ class DeliveryPool:
                     verdict = self._judge_outcome(claim, task, result, now)
                 except Exception as error:  # a fault of later's own
                     self._report_lost(delivery, error)
-                    self._end([delivery])
+                    faulty.append(delivery)
                     continue
                 if result.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
                     holds.append(self._held_origins.hold(claim.topic, Origin.of(task.callback), verdict.at))
@@ -292,6 +293,8 @@ class DeliveryPool:
             self._metrics.deliveries.inc(topic, kind, count)
         if holds:
             await asyncio.gather(*holds)
+        if faulty:
+            self._end(faulty)  # not before: if a hold fails, the settler ends all of them
         return settlements
 
     def _judge_outcome(self, claim: Claim, task: Task, outcome: Outcome, now: int) -> Verdict:

@@ -186,6 +186,26 @@ async def test_a_fault_of_ours_in_a_verdict_leaves_that_task_alone_until_its_lea
     assert (worker.fair_share.total_in_use, metric(worker, "later_delivery_faults_total")) == (0, 1)
 
 
+async def test_faults_of_ours_in_a_verdict_and_in_a_hold_free_each_slot_once(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.tasks.create([a_task(content=content) for content in ("well", "odd")])
+    worker = ManualWorker(store, FakeSender(busy(60_000), busy(60_000)))
+
+    def crash(task: Task, *rest: Any) -> Verdict:
+        if task.content == "odd":
+            raise KeyError("a bug")
+        return judge(task, *rest)
+
+    async def crash_too(*arguments: Any) -> None:
+        raise KeyError("another bug")
+
+    monkeypatch.setattr("later.worker.deliveries.judge", crash)
+    monkeypatch.setattr(worker.held_origins, "hold", crash_too)
+    await worker.work()
+    assert (worker.fair_share.total_in_use, len(worker.origin_share)) == (0, 0)
+
+
 async def test_few_round_trips_are_under_way_at_a_time_and_the_next_takes_all_that_wait(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
