@@ -36,7 +36,7 @@ install: $(venv)/.dev ## Create .venv with everything for development
 run: $(venv)/.run ## Start later, API and workers; ARGS="--listen 127.0.0.1:9000" passes options
 	@exec $(venv)/bin/later up $(ARGS)
 
-test: $(venv)/.dev ## Run the tests without processes (80 s on two cores); ARGS="-k lease" passes options to pytest
+test: $(venv)/.dev ## Run the tests without processes (a minute on two cores); ARGS="-k lease" passes options to pytest
 	HYPOTHESIS_PROFILE=$(examples) $(python) -m pytest -m "not spark and not system" \
 		--ignore tests/spark --ignore tests/system -n $(test_workers) $(ARGS)
 

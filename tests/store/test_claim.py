@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from msgspec.structs import replace
 
@@ -31,8 +33,8 @@ from tests.store_fixture import StoreFixture
 
 def same_shard(store: StoreFixture, count: int, topic: str = "order", created_at: int = NOW) -> list[Task]:
     """Return tasks of one shard, each due a second after the one before."""
-    ids = (f"{topic}-{n}" for n in range(100 * count))
-    mine = [id for id in ids if store.keys.shard_of(id).index == 0][:count]
+    ids = (f"{topic}-{n}" for n in itertools.count())
+    mine = itertools.islice((id for id in ids if store.keys.shard_of(id).index == 0), count)
     return [a_task(id=id, own_id=True, topic=topic, delay=n, created_at=created_at) for n, id in enumerate(mine)]
 
 
