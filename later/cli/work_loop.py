@@ -12,7 +12,6 @@ from later.cli.console import notify
 from later.cli.task_command import RELEASE_STATUS, TaskCommand
 from later.client.consumer import ClaimedTask, Consumer
 from later.client.http import CallFailed, Unavailable
-from later.core.errors import LaterError
 
 POLL_S = 20.0
 """How long a claim waits for tasks."""
@@ -46,9 +45,11 @@ class WorkLoop:
         self._runs_lock = threading.Lock()
         self._signals: list[int] = []
         self._is_stopping = threading.Event()
+        self._is_away = False
+        """True if the last claim failed, which is said once."""
         self._stop_at: float | None = None
         """When (s, monotonic) the commands that still run are told to end."""
-        self._failure: LaterError | OSError | None = None
+        self._failure: Exception | None = None
 
     def on_signal(self, number: int, frame: object) -> None:
         """Stop: the first signal waits for commands, the second one does not."""
@@ -106,7 +107,7 @@ class WorkLoop:
                         return
                 if not tasks and free and self._options.until_empty:
                     return
-        except LaterError as error:
+        except Exception as error:  # raised again by the main thread, when the commands have ended
             self._failure = error
 
     def _take_slots(self) -> int:
@@ -119,16 +120,28 @@ class WorkLoop:
         return free
 
     def _claim(self, limit: int) -> list[ClaimedTask]:
-        """Return claimed tasks; none if the API is away, after a pause. Raises CallFailed."""
+        """Return claimed tasks; none if the API is away, after a pause.
+
+        Raises:
+            CallFailed: the API refuses the claim; or it is away, with `until_empty`.
+        """
         options = self._options
         wait_s = 0.0 if options.until_empty else POLL_S
         try:
-            return self._claims.claim([options.topic], min(limit, 500), lease_s=options.lease_s, wait_s=wait_s)
+            tasks = self._claims.claim([options.topic], min(limit, 500), lease_s=options.lease_s, wait_s=wait_s)
         except Unavailable as error:
+            if self._options.until_empty:
+                raise
             if not self._is_stopping.is_set():
-                notify(f"{error}: trying again")
+                if not self._is_away:
+                    notify(f"{error}: trying again each second")
+                self._is_away = True
                 self._is_stopping.wait(max(RETRY_S, (error.retry_after_ms or 0) / 1000))
             return []
+        if self._is_away:
+            notify("tasks can be claimed again")
+        self._is_away = False
+        return tasks
 
     def _start(self, task: ClaimedTask) -> bool:
         """Start the command for a task; return False if that cannot be done, or we are stopping."""
