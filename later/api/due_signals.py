@@ -24,7 +24,7 @@ class DueSignals:
 
     def tasks_created(self, tasks: Sequence[Task]) -> None:
         """Signal new tasks, of which there is one at least."""
-        self._wake_delay_ticker(min(task.execute_at for task in tasks))
+        self._wake_delay_ticker(min([task.execute_at for task in tasks]))
         if not self._queues.is_empty:
             for task in tasks:
                 self._queues.signal(task.topic, task.execute_at, 1)
