@@ -16,6 +16,7 @@ from tests.cases import each_case
 from tests.receivers import (
     BUSY,
     DONE,
+    SHORT_TIMEOUT_MS,
     Behavior,
     Connection,
     Receiver,
@@ -256,7 +257,9 @@ class TestReply:
         assert outcome.kind is OutcomeKind.GONE
 
     async def test_an_error_status_decides_at_the_deadline_too(self) -> None:
-        outcome = await deliver_to(answers(b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\n"), timeout_ms=50)
+        outcome = await deliver_to(
+            answers(b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\n"), timeout_ms=SHORT_TIMEOUT_MS
+        )
         assert (outcome.reason, outcome.status) == ("status", 500)
 
     @each_case("end", [answers, answers_and_closes])
