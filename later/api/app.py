@@ -229,7 +229,7 @@ def _signing_routes(store: Store, max_body: int) -> list[Route]:
 
 
 def _health_routes(authorization: Authorization, source: HealthSource, clock: Clock) -> list[Route]:
-    health = HealthHandlers(source, may_read_metrics=authorization.may_read_metrics, clock=clock)
+    health = HealthHandlers(source, may_see_why=authorization.may_see_why, clock=clock)
     return [
         Route("GET", "/livez", health.live, NoScope.OPEN, is_health=True),
         Route("GET", "/readyz", health.ready, NoScope.OPEN, is_health=True),

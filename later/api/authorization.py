@@ -158,7 +158,14 @@ class Authorization:
             and not book.latest.has_had_keys
         )
 
-    async def may_read_metrics(self, request: web.BaseRequest) -> bool:
+    async def may_see_why(self, request: web.BaseRequest) -> bool:
+        """Return True if a caller may see why the daemon is not ready: one who may read the metrics.
+
+        On loopback that is anybody until the store was reached. It may have keys, so the metrics are closed until then,
+        but the operator who starts the daemon there must see what keeps it from its store.
+        """
+        if self._is_optional and self._book is not None and not self._book.is_read:
+            return True
         try:
             await self.admit(request, Scope.METRICS)
         except (Refused, StoreDown):

@@ -32,18 +32,18 @@ class HealthSource:
 class HealthHandlers:
     """Handlers of liveness, readiness and metrics.
 
-    Only who may read the metrics, by `may_read_metrics`, is told why the daemon is not ready, or that the store's
-    `clock` is wrong.
+    `may_see_why` returns True for callers that are told why the daemon is not ready, or that the store's `clock` is
+    wrong.
     """
 
     def __init__(
         self,
         source: HealthSource,
         *,
-        may_read_metrics: Callable[[web.BaseRequest], Awaitable[bool]],
+        may_see_why: Callable[[web.BaseRequest], Awaitable[bool]],
         clock: Clock,
     ) -> None:
-        self._may_read_metrics = may_read_metrics
+        self._may_see_why = may_see_why
         self._source = source
         self._clock = clock
 
@@ -56,10 +56,10 @@ class HealthHandlers:
         error = await self._source.why_not_ready()
         if error is None:
             warning = warn_of_clock(self._clock)
-            if warning is None or not await self._may_read_metrics(request):
+            if warning is None or not await self._may_see_why(request):
                 return json_response({"status": "ready"})
             return json_response({"status": "ready", "warning": warning})
-        if not await self._may_read_metrics(request):
+        if not await self._may_see_why(request):
             return problem_response(ErrorBody(status=503, detail=REASON_NEEDS_KEY), NOT_READY)
         type = problem_type(error)
         return problem_response(ErrorBody(status=503, detail=str(error)), STORE_AWAY if type is FAULT else type)

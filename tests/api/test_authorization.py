@@ -248,7 +248,10 @@ async def test_a_root_key_closes_a_door_that_would_be_open() -> None:
 
 
 async def test_the_metrics_of_a_daemon_that_asks_for_no_keys_stay_open_when_its_store_goes_away() -> None:
-    """Nobody knows whether a store that was never reached has keys, so its metrics are closed as all other calls."""
+    """Nobody knows whether a store that was never reached has keys, so its metrics are closed as all other calls.
+
+    `/readyz` says why in both cases.
+    """
     for was_reached, status in ((True, 200), (False, 503)):
         seconds = Seconds()
         async with keyed("", seconds, is_optional=True) as api:
@@ -260,6 +263,8 @@ async def test_the_metrics_of_a_daemon_that_asks_for_no_keys_stay_open_when_its_
             for (method, path), (needed, unbound, _) in TABLE.items():
                 expected = unbound if needed == OPEN else status if path == "/metrics" else 503
                 assert (await keys.call(method, path))[0] == expected, path
+            api.not_ready = StoreDown("127.0.0.1:6379 refuses")
+            assert (await keys.call("GET", "/readyz"))[1]["detail"] == "127.0.0.1:6379 refuses"
 
 
 async def test_a_request_with_two_keys_is_refused_even_if_both_are_the_same(keys: KeyedApi) -> None:

@@ -141,7 +141,13 @@ def _alive_instances(store: StoreServer) -> list[str]:
 @pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
 @pytest.mark.parametrize(
     "arguments",
-    [("nonsense",), ("up", "--nonsense"), ("up", "--concurrency", "0"), ("create", "--topic", "order"), ("query",)],
+    [
+        ("nonsense",),
+        ("up", "--nonsense"),
+        ("up", "--concurrency", "0"),
+        ("create", "--callback", "http://shop.example/"),
+        ("query",),
+    ],
 )
 def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
     done = run_command(*arguments)
