@@ -11,8 +11,8 @@ compile := $(venv)/bin/uv pip compile --quiet --python $(python) --universal --p
 # Examples of each property that is tested, and the store's servers: a profile of tests/conftest.py.
 examples := quick
 
-# A test process for each core: every further one collects all tests and runs a store server of its own.
-test_workers = $(shell getconf _NPROCESSORS_ONLN)
+# A test process for each core, and one for when another one waits. More would only collect all tests once more.
+test_workers = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # Tests of processes mostly wait. With more than two at a time, their daemons would be late where the cores are few.
 system_workers := 2

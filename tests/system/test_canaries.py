@@ -31,6 +31,7 @@ def test_a_secret_in_a_log_or_in_the_arguments_of_a_process_is_found(tmp_path: P
         subprocess.Popen(command)
     pid = os.posix_spawn(sys.executable, command, os.environ)  # as a daemon might start one
     try:
+        wait_until(Path(f"/proc/{pid}/cmdline").read_bytes, "the process has its arguments")
         with pytest.raises(AssertionError, match="in the arguments of a process"):
             canaries.check_arguments()
     finally:
