@@ -54,7 +54,7 @@ EXPECTED_OF_LEASES = {"leases": _TOKENS.format(MAX_LEASES), "lease": _LEASE_S, *
 
 
 class FailureFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an attempt failed, and when the next one is to be."""
+    """The failure of an attempt, and when the next one is to be."""
 
     delay: float | None = None
     message: str | None = None

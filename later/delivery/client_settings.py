@@ -12,7 +12,7 @@ from later.delivery.tls import TlsContexts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientSettings:
-    """How an HTTP client calls receivers, whichever client it is."""
+    """The settings of an HTTP client, the same for all clients."""
 
     max_lookups: int
     """Names that are looked up at a time."""

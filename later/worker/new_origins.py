@@ -19,7 +19,7 @@ MAX_NEXT = 8
 
 
 class OriginHistory:
-    """How the last call to origins without calls went, by topic, as far as that was a moment ago."""
+    """The ends of the last calls to origins without calls, by topic, as far as they were a moment ago."""
 
     def __init__(self) -> None:
         self._well: OrderedDict[tuple[str, Origin], int] = OrderedDict()
