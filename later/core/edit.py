@@ -61,6 +61,7 @@ def edit(task: Task, changes: TaskChanges, policies: Policies, now: int) -> Task
         edited["execute_at"] = resolve_execute_at(draft, policy, now)
     if changes.content is not None:
         edited["content"] = check_content(changes.content)
+        edited["is_json"] = False
     if changes.callback is not None:
         edited["callback"] = resolve_callback(changes.callback, policy)
     if changes.headers is not None:

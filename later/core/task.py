@@ -54,6 +54,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The time at which it was last brought back from `dead`, from which its ttl counts; None: it never was."""
     is_namespaced_uuid: bool = False
     """True if the id is a UUID that a caller of the topic's namespace chose: that namespace alone remembers it."""
+    client: bytes = b""
+    """The 16 bytes of the Client-ID by which a message of Zaqar's API was posted; empty for any other task."""
+    is_json: bool = False
+    """True if the content is a JSON document, because the body of such a message was no string."""
 
     @property
     def ttl_starts_at(self) -> int:
@@ -81,8 +85,12 @@ class _LongTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
 
     renewed_ms: int | None = None
     is_namespaced_uuid: bool = False
+    client: bytes = b""
+    is_json: bool = False
 
 
+_LONG_DEFAULTS = _LongTaskBody.__struct_defaults__
+"""The values of those fields in a body that ends before them. (A daemon that does not know the last ones skips them.)"""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_LongTaskBody)
 
@@ -101,10 +109,13 @@ def encode_task(task: Task) -> bytes:
         task.headers or None,
         None if task.expires_at is None else task.expires_at - task.created_at,
     )
-    if task.renewed_at is None and not task.is_namespaced_uuid:
+    if task.renewed_at is None and not (task.is_namespaced_uuid or task.client or task.is_json):
         return _encoder.encode(body)
-    fields = [*msgspec.structs.astuple(body), None if task.renewed_at is None else task.renewed_at - task.created_at]
-    return _encoder.encode([*fields, True] if task.is_namespaced_uuid else fields)
+    renewed_ms = None if task.renewed_at is None else task.renewed_at - task.created_at
+    fields: list[object] = [renewed_ms, task.is_namespaced_uuid, task.client, task.is_json]
+    while fields[-1] == _LONG_DEFAULTS[len(fields) - 1]:
+        fields.pop()
+    return _encoder.encode([*msgspec.structs.astuple(body), *fields])
 
 
 def decode_task(task_id: str, body: bytes) -> Task:
@@ -132,6 +143,8 @@ def decode_task(task_id: str, body: bytes) -> Task:
         expires_at=None if stored.ttl_ms is None else stored.created_at + stored.ttl_ms,
         renewed_at=None if stored.renewed_ms is None else stored.created_at + stored.renewed_ms,
         is_namespaced_uuid=stored.is_namespaced_uuid,
+        client=stored.client,
+        is_json=stored.is_json,
     )
 
 

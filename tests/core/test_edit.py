@@ -65,6 +65,13 @@ def test_all_fields_change_at_once() -> None:
     )
 
 
+def test_a_new_content_is_a_text_whatever_the_old_one_was() -> None:
+    message = msgspec.structs.replace(TASK, client=b"c" * 16, is_json=True, content="[1]")
+    edited = edit(message, TaskChanges(id=TASK.id, content="["), Policies(Policy()), LATER)
+    assert edited == msgspec.structs.replace(message, is_json=False, content="[")
+    assert edit(message, TaskChanges(id=TASK.id, retry=1), Policies(Policy()), LATER).is_json
+
+
 def test_a_new_delay_over_the_limit_is_refused_in_zaqars_words() -> None:
     policy = Policy(max_delay_ms=900_000)
     assert edit_task(policy, delay=900).execute_at == LATER + 900_000

@@ -6,6 +6,7 @@ import contextlib
 import os
 import string
 import uuid
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from later.core.errors import UnreadableBody
 from later.core.task import Task, decode_task, encode_task, new_id, pack_id, unpack_id
-from tests.builders import a_task
+from tests.builders import NOW, a_task
 from tests.cases import each_case
 
 ID_CHARACTERS = string.ascii_letters + string.digits + "._~:-"
@@ -47,7 +48,28 @@ def tasks(draw: st.DrawFn) -> Task:
         created_at=created_at,
         execute_at=created_at + draw(TIMES),
         expires_at=None if ttl_ms is None else created_at + ttl_ms,
+        renewed_at=draw(st.none() | TIMES.map(lambda ms: created_at + ms)),
+        is_namespaced_uuid=draw(st.booleans()),
+        client=draw(st.just(b"") | st.binary(min_size=16, max_size=16)),
+        is_json=draw(st.booleans()),
     )
+
+
+class EarlierBody(msgspec.Struct, array_like=True):
+    """The body as an earlier version reads it: without the two elements that messages of Zaqar's API have."""
+
+    version: int
+    topic: str
+    callback: str
+    created_at: int
+    delay_ms: int
+    max_retry: int
+    content: str
+    own_id: bool
+    headers: dict[str, str] | None
+    ttl_ms: int | None
+    renewed_ms: int | None = None
+    is_namespaced_uuid: bool = False
 
 
 def decode_any(body: bytes) -> None:
@@ -64,6 +86,26 @@ class TestBody:
     @example(a_task(created_at=0, execute_at=2**63 - 1, expires_at=2**63 - 1))
     def test_a_task_is_read_as_it_was_written(self, task: Task) -> None:
         assert decode_task(task.id, encode_task(task)) == task
+
+    @each_case(
+        "changes, elements",
+        [
+            ({}, 10),
+            ({"renewed_at": NOW}, 11),
+            ({"is_namespaced_uuid": True}, 12),
+            ({"client": b"c" * 16}, 13),
+            ({"is_json": True}, 14),
+        ],
+    )
+    def test_a_body_ends_with_the_last_element_that_says_something(
+        self, changes: dict[str, Any], elements: int
+    ) -> None:
+        assert len(msgspec.msgpack.decode(encode_task(a_task(**changes)))) == elements
+
+    def test_an_earlier_version_reads_all_but_the_two_elements_of_messages(self) -> None:
+        task = a_task(renewed_at=NOW, client=b"c" * 16, is_json=True, content="[1]")
+        read = msgspec.msgpack.decode(encode_task(task), type=EarlierBody)
+        assert (read.content, read.renewed_ms, read.is_namespaced_uuid) == ("[1]", 0, False)
 
     @given(tasks(), st.data())
     def test_a_truncated_body_is_unreadable(self, task: Task, data: st.DataObject) -> None:
