@@ -177,6 +177,11 @@ def rate(least: float, most: int) -> OptionType:
     return OptionType(read, "NUMBER", ("a number",))
 
 
+@option_type("TOPIC")
+def any_topic(text: str) -> str:
+    return text
+
+
 @option_type("SHARE", "a number")
 def share(text: str) -> float:
     if not re.fullmatch(r"[0-9]*\.?[0-9]*", text) or not re.search("[0-9]", text) or float(text) > 1:

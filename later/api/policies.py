@@ -94,7 +94,8 @@ class PolicyHandlers:
         policies = await self._change_settings(
             request, AuditAction.POLICY_CHANGED, scope, lambda policies: edit(policies.settings_at(scope))
         )
-        return json_response(policies.settings_at(scope).fields)
+        warning = policies.dead_letter_warning(scope)
+        return json_response({**policies.settings_at(scope).fields, **({"warning": warning} if warning else {})})
 
 
 async def change_settings(

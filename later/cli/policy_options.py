@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from later.cli.console import printable
 from later.cli.options import Command, OptionParamType
 from later.core.policy import POLICY_FIELDS, PolicyField, ValueKind
 from later.option_types import (
     any_integer,
     any_rate,
     any_share,
+    any_topic,
     choice,
     duration_literal,
     duration_s,
@@ -26,6 +28,7 @@ _TYPES = {
     ValueKind.FRACTION: any_share,
     ValueKind.RATE: any_rate,
     ValueKind.SWITCH: switch,
+    ValueKind.TOPIC: any_topic,
 }
 """The types check only the form of a value. The daemon checks its limits: it may be of another version."""
 
@@ -33,6 +36,7 @@ _FORMATS: dict[ValueKind, Callable[[Any], str]] = {
     ValueKind.DURATION: duration_literal,
     ValueKind.RATE: lambda rate: f"{rate}/s",
     ValueKind.SWITCH: lambda on: "on" if on else "off",
+    ValueKind.TOPIC: lambda topic: printable(topic) if topic else "none",
 }
 
 

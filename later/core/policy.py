@@ -15,7 +15,15 @@ import msgspec
 
 from later.core.errors import Refused
 from later.core.field_names import suggest_field
-from later.core.validation import MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, escape_name, format_value, to_milliseconds
+from later.core.validation import (
+    MAX_AHEAD_MS,
+    MAX_RETRY,
+    MAX_TTL_MS,
+    escape_name,
+    format_value,
+    parse_topic,
+    to_milliseconds,
+)
 
 PolicyValue = bool | int | float | str
 """A field's value as it is written in JSON."""
@@ -67,7 +75,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The policy that applies to a topic. 0 means no limit for `max_delay_ms`, `ttl_ms`, `rate` and `concurrency`.
 
     `rate` is in deliveries a second. `claim_lease_ms` and `max_claims` are for topics whose tasks consumers claim: a
-    `max_claims` of 0 means as many as deliveries may lose their leases in a row.
+    `max_claims` of 0 means as many as deliveries may lose their leases in a row. A task that dies moves to the topic
+    `dead_to`, with a ttl of `dead_ttl_ms` (0: without one); if that is "", it is kept in the bucket `dead`.
     """
 
     default_delay_ms: int = 0
@@ -90,6 +99,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     deliver: Deliver = Deliver.PUSH
     claim_lease_ms: int = 30_000
     max_claims: int = 0
+    dead_to: str = ""
+    dead_ttl_ms: int = 0
 
     @property
     def is_held(self) -> bool:
@@ -123,6 +134,7 @@ class ValueKind(StrEnum):
     RATE = "rate"
     SWITCH = "switch"
     CHOICE = "choice"
+    TOPIC = "topic"
 
 
 class PolicyField(NamedTuple):
@@ -162,6 +174,8 @@ class PolicyField(NamedTuple):
                 return value
             case str() if self.kind is ValueKind.CHOICE:
                 return self.enum(value)
+            case str() if self.kind is ValueKind.TOPIC:
+                return _parse_topic_or_none(value)
             case bool():
                 raise ValueError
             case int() | float() if (
@@ -176,7 +190,7 @@ class PolicyField(NamedTuple):
         raise ValueError
 
     def format(self, value: Any) -> PolicyValue:
-        """Convert the attribute's value to JSON: the inverse of `parse`."""
+        """Convert the attribute's value to JSON: the inverse of `parse`. No topic is "", because null inherits."""
         match self.kind:
             case ValueKind.DURATION:
                 return plain_number(value / 1000)
@@ -186,6 +200,14 @@ class PolicyField(NamedTuple):
                 return str(value)
             case _:
                 return value  # type: ignore[no-any-return]  # an integer or a boolean
+
+
+def _parse_topic_or_none(text: str) -> str:
+    """Return the canonical name of a topic, or "" for none. Raises ValueError."""
+    try:
+        return parse_topic(text) if text else ""
+    except Refused as error:
+        raise ValueError from error
 
 
 def plain_number(number: float) -> int | float:
@@ -334,6 +356,20 @@ POLICY_FIELDS = {
             "Claims of a task by consumers, after which it is dead; 0: 16 leases lost in a row.",
             maximum=MAX_LIMIT,
         ),
+        PolicyField(
+            "dead_to",
+            ValueKind.TOPIC,
+            'a topic of the same namespace, or "" for none',
+            'Topic of the same namespace to which a task moves when it dies, due at once; "": it is kept as dead.',
+        ),
+        PolicyField(
+            "dead_ttl",
+            ValueKind.DURATION,
+            _SECONDS,
+            "Time after its move to dead_to at which a task expires there; 0: never.",
+            "never",
+            maximum=MAX_TTL_S,
+        ),
     )
 }
 """Every field of a policy, in the order in which it is shown."""
@@ -361,6 +397,10 @@ def parse_policy_fields(values: Mapping[str, object]) -> dict[str, PolicyValue |
     return fields
 
 
-def format_policy(policy: Policy) -> dict[str, PolicyValue]:
-    """Return the value of every field, as it is written in JSON."""
-    return {field.name: field.format(getattr(policy, field.attribute)) for field in POLICY_FIELDS.values()}
+def format_policy(policy: Policy) -> dict[str, PolicyValue | None]:
+    """Return the value of every field, as it is written in JSON. None stands for no topic."""
+    shown: dict[str, PolicyValue | None] = {}
+    for field in POLICY_FIELDS.values():
+        value = field.format(getattr(policy, field.attribute))
+        shown[field.name] = None if value == "" else value
+    return shown

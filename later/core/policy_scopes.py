@@ -15,7 +15,7 @@ import msgspec
 
 from later.core.errors import Refused
 from later.core.policy import POLICY_FIELDS, Deliver, Policy, PolicyValue, plain_number
-from later.core.validation import DEFAULT_NAMESPACE
+from later.core.validation import DEFAULT_NAMESPACE, format_value
 
 
 class Level(StrEnum):
@@ -131,21 +131,44 @@ class Policies:
         """Return a copy with other settings in one scope.
 
         Raises:
-            Refused: the change sets a default delay above the limit on delays that applies. A conflict that exists
-                already, through a change on a higher level, does not prevent changes of other fields.
+            Refused: the change sets a default delay above the limit on delays that applies, or lets dead tasks leave
+                their namespace, or come back to a topic in which they have died. A conflict that exists already,
+                through a change on a higher level, does not prevent changes of other fields.
         """
         changed = Policies(self.daemon, {**self.settings, scope: settings})
-        before, applied = self.settings_at(scope).fields, changed.for_scope(scope)
-        delay_fields = ("default_delay", "max_delay")
-        set_here = [name for name in delay_fields if name in settings.fields]
-        is_changed = any(settings.fields.get(name) != before.get(name) for name in delay_fields)
-        if set_here and is_changed and 0 < applied.max_delay_ms < applied.default_delay_ms:
-            raise Refused(
-                f"{set_here[0]}: expected a default_delay of at most the max_delay that applies, "
-                f"{plain_number(applied.max_delay_ms / 1000)} s, got {plain_number(applied.default_delay_ms / 1000)}",
-                set_here[0],
-            )
+        before = self.settings_at(scope).fields
+        if any(settings.fields.get(name) != before.get(name) for name in _DELAY_FIELDS):
+            _check_delays(settings, changed.for_scope(scope))
+        if settings.fields.get("dead_to") != before.get("dead_to"):
+            _check_dead_to(scope, changed)
         return changed
+
+    def dead_letter_topic(self, topic: str) -> str:
+        """Return the topic to which a task moves that dies in this one; "" if it is kept in the bucket `dead`.
+
+        The dead-letter topic of a whole namespace keeps its own dead tasks.
+        """
+        dead_to = self.for_topic(topic).dead_to
+        return "" if dead_to == topic else dead_to
+
+    def dead_letter_warning(self, scope: PolicyScope) -> str | None:
+        """Return a warning if tasks without a callback move to a pushed topic, out of this scope or into this topic."""
+        applied, moves = self.for_scope(scope), list[tuple[str, str]]()
+        if applied.deliver is Deliver.PULL:
+            moves = [(scope.name, applied.dead_to)] if applied.dead_to not in ("", scope.name) else []
+        elif scope.level is Level.TOPIC:
+            moves = [
+                (source.name, scope.name)
+                for source, settings in self.settings.items()
+                if settings.fields.get("dead_to") == scope.name and self.for_scope(source).deliver is Deliver.PULL
+            ]
+        warnings = (_NO_CALLBACK.format(source=source, target=target) for source, target in moves)
+        return next(warnings, None) if any(self.for_topic(to).deliver is Deliver.PUSH for _, to in moves) else None
+
+    @cached_property
+    def has_dead_letter_topics(self) -> bool:
+        """True if the dead tasks of any topic move to another one; otherwise no such topic need be looked up."""
+        return bool(self.daemon.dead_to) or any(settings.fields.get("dead_to") for settings in self.settings.values())
 
     @cached_property
     def has_limits(self) -> bool:
@@ -172,3 +195,45 @@ class Policies:
         """The shortest time that any topic keeps its dead tasks: no task that died later can be due for removal."""
         scopes = [scope for scope, settings in self.settings.items() if "dead_keep" in settings.fields]
         return min([self.daemon.dead_keep_ms, *(self.for_scope(scope).dead_keep_ms for scope in scopes)])
+
+
+_DELAY_FIELDS = ("default_delay", "max_delay")
+_NO_CALLBACK = (
+    "Tasks of {source} have no callback (deliver pull), and {target} calls one (deliver push): "
+    'those that die move there, and are dead there, too ("no callback").'
+)
+
+
+def _check_delays(settings: Settings, applied: Policy) -> None:
+    """Check the delays of changed settings against the policy that applies with them. Raises Refused."""
+    set_here = [name for name in _DELAY_FIELDS if name in settings.fields]
+    if set_here and 0 < applied.max_delay_ms < applied.default_delay_ms:
+        raise Refused(
+            f"{set_here[0]}: expected a default_delay of at most the max_delay that applies, "
+            f"{plain_number(applied.max_delay_ms / 1000)} s, got {plain_number(applied.default_delay_ms / 1000)}",
+            set_here[0],
+        )
+
+
+def _check_dead_to(scope: PolicyScope, changed: Policies) -> None:
+    """Check where the dead tasks of a scope move now, and on from there, so that none comes back. Raises Refused.
+
+    A topic that is met again on the way is that of the scope, or the one that a namespace names, because each earlier
+    change was checked, too.
+    """
+    is_topic, own = scope.level is Level.TOPIC, changed.settings_at(scope).fields.get("dead_to")
+    namespace = namespace_from_topic(scope.name) if is_topic else scope.name
+    target = str(own or "")
+    if target and (namespace_from_topic(target) != namespace or (is_topic and target == scope.name)):
+        kind = "another topic" if is_topic else "a topic"
+        raise Refused(f"dead_to: expected {kind} of the namespace {namespace}, got {format_value(target)}", "dead_to")
+    passed, topic = dict[str, None](), scope.name if is_topic else target
+    while topic:
+        passed[topic] = None
+        died_in, topic = topic, changed.dead_letter_topic(topic)
+        if topic in passed:
+            raise Refused(
+                f"dead_to: expected a topic from which no dead task comes back, got {format_value(own)}: "
+                f"tasks that die in {died_in} move to {topic}",
+                "dead_to",
+            )

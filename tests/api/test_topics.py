@@ -48,6 +48,8 @@ SETTABLE: list[tuple[str, Any, Any]] = [
     ("deliver", "pull", "push"),
     ("claim_lease", 43_200, 1),
     ("max_claims", 5, 0),
+    ("dead_to", "shop/failed", "shop/lost"),
+    ("dead_ttl", 3600, 0),
 ]
 """Each field with two different values."""
 
@@ -197,6 +199,8 @@ WRONG: list[tuple[str, str, str]] = [
     ("claim_lease", "0.999", "a number of seconds from 1 to 43200, or null to inherit, got 0.999"),
     ("claim_lease", "43200.001", "a number of seconds from 1 to 43200, or null to inherit, got 43200.001"),
     ("max_claims", "-1", "an integer from 0 to 1000000, or null to inherit, got -1"),
+    ("dead_to", "5", 'a topic of the same namespace, or "" for none, or null to inherit, got 5'),
+    ("dead_ttl", "-1", "a number of seconds from 0 to 31561920000, or null to inherit, got -1"),
 ]
 
 

@@ -57,11 +57,14 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "deliver": ("pull", "push", "pull"),
     "claim_lease": (1, 43_200, 30.5),
     "max_claims": (1, 5, 1_000_000),
+    "dead_to": ("shop/failed", "shop/lost", "shop/mail/failed"),
+    "dead_ttl": (1, 86_400, 0.5),
 }
 """Three values of each field as they are written; the first two differ."""
 
 TAKE_ZERO = sorted(
-    set(POLICY_FIELDS) - {"delay_mode", "delays", "timeout", "ack", "paused", "sign", "deliver", "claim_lease"}
+    set(POLICY_FIELDS)
+    - {"delay_mode", "delays", "timeout", "ack", "paused", "sign", "deliver", "claim_lease", "dead_to"}
 )
 
 
@@ -176,7 +179,7 @@ class TestWrongValues:
         [
             *((name, [-1, -0.001, True, False, "15", [], {}, float("nan"), float("inf"), 10**400])
               for name in POLICY_FIELDS
-              if name not in ("delay_mode", "delays", "ack", "paused")),
+              if name not in ("delay_mode", "delays", "ack", "paused", "dead_to")),
             ("timeout", [0, 0.999, 120.001]),
             ("retry", [1001, 1.5, -1.0]),
             ("retry_jitter", [1.001]),
@@ -187,6 +190,7 @@ class TestWrongValues:
             ("ack", ["body", 1, False]),
             ("delays", [0, 1, "true", "off"]),
             ("paused", [0, 1, "yes"]),
+            ("dead_to", [0, True, [], {}, "/x", "x/", "a\nb", "x" * 256, "\ud800"]),
         ],
     )  # fmt: skip
     def test_a_wrong_value_is_refused_by_name(self, field: str, values: list[object]) -> None:
@@ -263,6 +267,91 @@ class TestDefaultsAndLimits:
     def test_a_limit_that_is_lifted_allows_any_default(self) -> None:
         policies = self.change({NAMESPACE: {"max_delay": 900}}, TOPIC, {"default_delay": 9000, "max_delay": 0})
         assert policies.for_topic("shop/order").default_delay_ms == 9_000_000
+
+
+FAILED = topic_scope("shop/failed")
+
+
+class TestDeadLetterTopics:
+    def change(
+        self, before: dict[PolicyScope, dict[str, Any]], scope: PolicyScope, dead_to: str | None, **more: Any
+    ) -> Policies:
+        policies = Policies(DEFAULT_POLICY, {set_on: Settings(fields) for set_on, fields in before.items()})
+        fields = parse_policy_fields({"dead_to": dead_to, **more})
+        return policies.with_settings(scope, policies.settings_at(scope).merge(fields))
+
+    @each_case(
+        ("scope", "dead_to", "detail"),
+        [
+            (TOPIC, "order", 'another topic of the namespace shop, got "order"'),
+            (TOPIC, "bank/order", 'another topic of the namespace shop, got "bank/order"'),
+            (TOPIC, "shop/order", 'another topic of the namespace shop, got "shop/order"'),
+            (NAMESPACE, "order", 'a topic of the namespace shop, got "order"'),
+            (topic_scope("order"), "shop/order", 'another topic of the namespace default, got "shop/order"'),
+            (topic_scope("order"), "default/order", 'another topic of the namespace default, got "order"'),
+        ],
+    )
+    def test_it_is_another_topic_of_the_same_namespace(self, scope: PolicyScope, dead_to: str, detail: str) -> None:
+        with pytest.raises(Refused) as caught:
+            self.change({}, scope, dead_to)
+        assert (caught.value.field, caught.value.detail) == ("dead_to", f"dead_to: expected {detail}")
+
+    @each_case(
+        ("before", "scope", "dead_to"),
+        [
+            ({FAILED: {"dead_to": "shop/order"}}, TOPIC, "shop/failed"),
+            ({FAILED: {"dead_to": "shop/c"}, topic_scope("shop/c"): {"dead_to": "shop/order"}}, TOPIC, "shop/failed"),
+            ({NAMESPACE: {"dead_to": "shop/failed"}}, FAILED, "shop/order"),
+            ({FAILED: {"dead_to": "shop/order"}}, NAMESPACE, "shop/failed"),
+            (
+                {
+                    NAMESPACE: {"dead_to": "shop/c"},
+                    FAILED: {"dead_to": ""},
+                    topic_scope("shop/c"): {"dead_to": "shop/failed"},
+                },
+                FAILED,
+                None,
+            ),
+        ],
+        ids=["of two", "of three", "by the namespace", "of the namespace", "by inheriting again"],
+    )
+    def test_no_dead_task_comes_back(
+        self, before: dict[PolicyScope, dict[str, Any]], scope: PolicyScope, dead_to: str | None
+    ) -> None:
+        with pytest.raises(Refused, match="expected a topic from which no dead task comes back, got") as caught:
+            self.change(before, scope, dead_to)
+        assert caught.value.field == "dead_to"
+
+    def test_a_chain_is_allowed_and_the_topic_of_a_namespace_keeps_its_own_dead(self) -> None:
+        policies = self.change({NAMESPACE: {"dead_to": "shop/failed"}}, TOPIC, "shop/bad")
+        topics = ("shop/order", "shop/bad", "shop/failed", "order")
+        assert [policies.dead_letter_topic(topic) for topic in topics] == ["shop/bad", "shop/failed", "", ""]
+        assert self.change({NAMESPACE: {"dead_to": "shop/failed"}}, TOPIC, "").dead_letter_topic("shop/order") == ""
+
+    @each_case("fields", [{"retry": 1}, {"dead_ttl": 5}])
+    def test_they_are_not_checked_again_where_another_field_is_set(self, fields: dict[str, Any]) -> None:
+        before = {TOPIC: {"dead_to": "shop/failed"}, FAILED: {"dead_to": "shop/order"}}
+        policies = Policies(DEFAULT_POLICY, {scope: Settings(set_) for scope, set_ in before.items()})
+        assert policies.with_settings(TOPIC, policies.settings_at(TOPIC).merge(fields)).has_dead_letter_topics
+
+    @each_case(
+        ("before", "scope", "is_warned"),
+        [
+            ({TOPIC: {"deliver": "pull", "dead_to": "shop/failed"}}, TOPIC, True),
+            ({TOPIC: {"deliver": "pull", "dead_to": "shop/failed"}}, FAILED, True),
+            ({NAMESPACE: {"deliver": "pull", "dead_to": "shop/failed"}, FAILED: {"deliver": "push"}}, NAMESPACE, True),
+            ({TOPIC: {"deliver": "pull", "dead_to": "shop/failed"}, FAILED: {"deliver": "pull"}}, TOPIC, False),
+            ({TOPIC: {"deliver": "pull", "dead_to": "shop/failed"}, FAILED: {"deliver": "pull"}}, FAILED, False),
+            ({TOPIC: {"dead_to": "shop/failed"}}, TOPIC, False),
+            ({TOPIC: {"dead_to": "shop/failed"}, FAILED: {"deliver": "pull"}}, TOPIC, False),
+            ({TOPIC: {"deliver": "pull"}}, TOPIC, False),
+        ],
+    )
+    def test_tasks_without_a_callback_in_a_pushed_dead_letter_topic_are_warned_of(
+        self, before: dict[PolicyScope, dict[str, Any]], scope: PolicyScope, is_warned: bool
+    ) -> None:
+        policies = Policies(DEFAULT_POLICY, {set_on: Settings(fields) for set_on, fields in before.items()})
+        assert (policies.dead_letter_warning(scope) is not None) is is_warned
 
 
 class TestSettings:

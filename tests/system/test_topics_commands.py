@@ -63,19 +63,19 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
         "default_delay": "1s", "max_delay": "2m", "delay_mode": "queue", "delays": "off", "ttl": "3h", "timeout": "4",
         "retry": "5", "retry_base": "500ms", "retry_cap": "1d", "retry_jitter": "0.25", "ack": "code", "rate": "2.5",
         "concurrency": "6", "paused": "on", "ramp": "0", "dead_keep": "7d", "sign": "topic",
-        "deliver": "pull", "claim_lease": "1m", "max_claims": "5",
+        "deliver": "pull", "claim_lease": "1m", "max_claims": "5", "dead_to": "x/failed", "dead_ttl": "1d",
     }  # fmt: skip
     assert list(given) == list(POLICY_FIELDS)
     options = {name: f"--{name.replace('_', '-')}" for name in POLICY_FIELDS}
-    for group in ("topics", "namespaces"):
+    for group, scope in (("topics", "x/order"), ("namespaces", "x")):
         words = [word for name, text in given.items() for word in (options[name], text)]
-        assert run_json(up, group, "set", "x", *words)["set"] == {
+        assert run_json(up, group, "set", scope, *words)["set"] == {
             "default_delay": 1, "max_delay": 120, "delay_mode": "queue", "delays": False, "ttl": 10_800, "timeout": 4,
             "retry": 5, "retry_base": 0.5, "retry_cap": 86_400, "retry_jitter": 0.25, "ack": "code", "rate": 2.5,
             "concurrency": 6, "paused": True, "ramp": 0, "dead_keep": 604_800, "sign": "topic",
-            "deliver": "pull", "claim_lease": 60, "max_claims": 5,
+            "deliver": "pull", "claim_lease": 60, "max_claims": 5, "dead_to": "x/failed", "dead_ttl": 86_400,
         }  # fmt: skip
-        assert run_json(up, group, "unset", "x", *options.values())["set"] == {}
+        assert run_json(up, group, "unset", scope, *options.values())["set"] == {}
 
 
 def test_set_adds_fields_and_unset_removes_named_fields_or_all(up: Daemon) -> None:

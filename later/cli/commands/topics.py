@@ -13,7 +13,7 @@ import click
 from later.cli.api_paths import policy_path, scope_path
 from later.cli.commands import mass_actions
 from later.cli.commands.listing import STATES
-from later.cli.console import printable
+from later.cli.console import notify, printable
 from later.cli.groups import OrderedGroup
 from later.cli.options import (
     MAX_LISTED,
@@ -278,6 +278,8 @@ def _show_policy(
 
 
 def _print_settings(scope: PolicyScope, scope_json: dict[str, Any], settings: dict[str, Any], *, as_json: bool) -> int:
+    if (warning := settings.pop("warning", None)) is not None:
+        notify(f"warning: {warning}")
     if as_json:
         print(json.dumps(scope_json | {"set": settings}))
     elif settings:
