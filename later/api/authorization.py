@@ -181,8 +181,7 @@ class Authorization:
             TooOften: its rate is used up.
         """
         key = entry.key
-        if key.has_ended(book.now()):
-            raise NotKnown(f"this key ended on {key.end_date}", reason="ended")
+        _check_end(key, book)
         if isinstance(scope, Scope):
             entry.caller.require(scope)
         if key.rate is not None:
@@ -205,8 +204,7 @@ class Authorization:
             key = (await book.current()).keys.get(caller.key_id)
             if key is None:
                 raise NotKnown(EXPECTED_HEADER, reason="unknown")
-            if key.has_ended(book.now()):
-                raise NotKnown(f"this key ended on {key.end_date}", reason="ended")
+            _check_end(key, book)
 
     def charge_batch(self, caller: Caller, items: int) -> None:
         """Take the items of a batch from the rate of its key; the request itself was the first.
@@ -214,8 +212,7 @@ class Authorization:
         Raises:
             TooOften: the key's rate is used up, or the batch is larger than a second's worth.
         """
-        key = None if self._book is None or caller.key_id is None else self._book.latest.keys.get(caller.key_id)
-        if key is not None and key.rate is not None and items > 1:
+        if items > 1 and (key := self._limited_key(caller)) is not None:
             self._take(key, items - 1)
 
     def charge_claimed(self, caller: Caller, tasks: int) -> None:
@@ -223,9 +220,13 @@ class Authorization:
 
         The request itself was the first. How many there are is only known when they are claimed.
         """
-        key = None if self._book is None or caller.key_id is None else self._book.latest.keys.get(caller.key_id)
-        if key is not None and key.rate is not None and tasks > 1:
+        if tasks > 1 and (key := self._limited_key(caller)) is not None:
             self._rate_of(key).spend(tasks - 1)
+
+    def _limited_key(self, caller: Caller) -> ApiKey | None:
+        """Return the caller's key if it has a rate."""
+        key = None if self._book is None or caller.key_id is None else self._book.latest.keys.get(caller.key_id)
+        return None if key is None or key.rate is None else key
 
     def _take(self, key: ApiKey, tasks: int) -> None:
         wait_s = self._rate_of(key).take(tasks, self._monotonic())
@@ -252,6 +253,12 @@ class Authorization:
         id = id_in_key(text) if has_key_form(text) else None
         log.warning("call denied", reason=error.reason, key=id, peer=request.remote, not_logged=self._not_logged)
         self._logged_at, self._not_logged = now_s, 0
+
+
+def _check_end(key: ApiKey, book: KeyBook) -> None:
+    """Raises NotKnown: the key has ended."""
+    if key.has_ended(book.now()):
+        raise NotKnown(f"this key ended on {key.end_date}", reason="ended")
 
 
 def _sent_key(header: str) -> str:

@@ -13,17 +13,15 @@ from later.core import validation
 from later.core.caller import Caller
 from later.core.errors import Refused
 from later.core.json_body import body_parser
-from later.core.retry import Nack
+from later.core.lease import MAX_CLAIMED
+from later.core.retry import MAX_NACK_CHARS, Nack
 from later.core.validation import MAX_AHEAD_MS, format_value, parse_topic, refusal, to_milliseconds, utf8_size
 
 MAX_TOPICS = 32
-MAX_CLAIMED = 500
-"""Tasks of one claim; leases of its `done`, and of its `failed`."""
 MAX_LEASES = 10_000
 """Leases of one call that says what has become of them."""
 MAX_LEASE_S = 43_200
 MAX_WAIT_S = 60
-MAX_MESSAGE_CHARS = 500
 
 _REASON = re.compile(r"[a-z_]{1,32}")
 _SWITCH = "true or false"
@@ -31,7 +29,7 @@ _LEASE_S = f"a number of seconds from 1 to {MAX_LEASE_S}"
 _TOKENS = "an array of up to {} leases, as /claim answers them"
 _PAUSE = {
     "delay": "a number of seconds ≥ 0",
-    "message": f"a string of at most {MAX_MESSAGE_CHARS} characters",
+    "message": f"a string of at most {MAX_NACK_CHARS} characters",
     "dead": _SWITCH,
     "busy": _SWITCH,
     "reason": "1 to 32 characters of a-z and _",
@@ -54,7 +52,7 @@ EXPECTED_OF_LEASES = {"leases": _TOKENS.format(MAX_LEASES), "lease": _LEASE_S, *
 
 
 class FailureFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The failure of an attempt, and when the next one is to be."""
+    """The fields of a failed attempt: why it failed, and when the next one is to be."""
 
     delay: float | None = None
     message: str | None = None
@@ -201,7 +199,7 @@ def parse_nack(body: FailureFields) -> Nack:
         raise Refused(f"delay: expected a time at most ten years ahead, got {format_value(delay)}", "delay")
     if body.message is not None:
         utf8_size("message", body.message)
-        if len(body.message) > MAX_MESSAGE_CHARS:
+        if len(body.message) > MAX_NACK_CHARS:
             raise Refused(f"message: expected {_PAUSE['message']}, got {len(body.message)}", "message")
     if body.reason is not None and not _REASON.fullmatch(body.reason):
         raise refusal("reason", body.reason, _PAUSE["reason"])

@@ -15,7 +15,6 @@ from later.api.authorization import CALLER, Authorization
 from later.api.batch import MAX_BATCH_BYTES
 from later.api.claim_queues import ClaimQueues
 from later.api.claim_requests import (
-    MAX_CLAIMED,
     ClaimBody,
     WantedTasks,
     check_tokens,
@@ -31,6 +30,7 @@ from later.api.response_schemas import ClaimResponse, claimed_task_view
 from later.api.server import watch_connection
 from later.api.task_answers import BytesInAnswers, is_sent
 from later.core.errors import LaterError, PushedTopic
+from later.core.lease import MAX_CLAIMED
 from later.core.policy import Deliver
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit

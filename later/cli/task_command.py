@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from later.client.consumer import ClaimedTask
+from later.core.retry import MAX_NACK_CHARS
 
 RELEASE_STATUS = os.EX_TEMPFAIL
 """The exit status (75) by which a command gives its task back."""
-MAX_MESSAGE_CHARS = 500
 MAX_LINE_BYTES = 4096
 STDERR_GRACE_S = 1.0
 """How long to read on after the end of a command: a process that it has left behind may keep its output open."""
@@ -57,7 +57,7 @@ class TaskCommand:
         line = self._last_line.decode("utf-8", "replace").strip()
         if not line:
             line = f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
-        return line if len(line) <= MAX_MESSAGE_CHARS else line[: MAX_MESSAGE_CHARS - 1] + "…"
+        return line if len(line) <= MAX_NACK_CHARS else line[: MAX_NACK_CHARS - 1] + "…"
 
     def end(self, number: signal.Signals) -> None:
         """Tell the command, and all processes of its session, to end."""

@@ -12,6 +12,7 @@ from later.cli.console import notify
 from later.cli.task_command import RELEASE_STATUS, TaskCommand
 from later.client.consumer import ClaimedTask, Consumer
 from later.client.http import CallFailed, Unavailable
+from later.core.lease import MAX_CLAIMED
 
 POLL_S = 20.0
 """How long a claim waits for tasks."""
@@ -128,7 +129,7 @@ class WorkLoop:
         options = self._options
         wait_s = 0.0 if options.until_empty else POLL_S
         try:
-            tasks = self._claims.claim([options.topic], min(limit, 500), lease_s=options.lease_s, wait_s=wait_s)
+            tasks = self._claims.claim([options.topic], min(limit, MAX_CLAIMED), lease_s=options.lease_s, wait_s=wait_s)
         except Unavailable as error:
             if self._options.until_empty:
                 raise

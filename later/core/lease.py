@@ -19,6 +19,8 @@ from later.core.task import Task, pack_id, unpack_id
 from later.core.task_names import name_prefix
 from later.core.validation import MAX_EXACT, parse_topic
 
+MAX_CLAIMED = 500
+"""Tasks of one claim; leases of its `done`, and of its `failed`."""
 MAX_TOKEN_CHARS = 2048
 """More than a token has with the longest topic and the longest id, that of a namespace's caller."""
 _VERSION = 1
