@@ -13,9 +13,9 @@ from typing import NamedTuple, TextIO
 
 import click
 
-from later.bulk.spark.signals import handled_signals, signal_handlers
 from later.cli.console import notify
 from later.core.errors import ConfigError, LaterError
+from later.signals import handled_signals, signal_handlers
 
 
 class ExitStatus(NamedTuple):

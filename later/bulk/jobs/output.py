@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from later.bulk.spark.errors import translate_errors
 from later.bulk.spark.path_syntax import escape_glob
-from later.bulk.spark.signals import ignore_signals
 from later.core.errors import InputUnreadable, LaterError
+from later.signals import ignore_signals
 
 RUN = "run="
 """The beginning of a directory's name that Spark reads as the value of a column `run`."""

@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 
 from later.bulk.spark.errors import JAVA_GONE, error_reason, spark_error, translate_errors
 from later.bulk.spark.preflight import check_java
-from later.bulk.spark.signals import defer_signals, ignore_signals, restore_sigint
 from later.core.errors import LaterError
+from later.signals import defer_signals, ignore_signals, restore_sigint
 
 QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 SMALL_FILES = {"spark.sql.files.openCostInBytes": str(64 * 1024)}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from later.bulk.spark.signals import TERMINATION_SIGNALS, handled_signals, signal_handlers
 from later.cli.options import DURATION, client_options, examples
 from later.cli.work_loop import WorkLoop, WorkOptions
 from later.client.consumer import Consumer
 from later.client.http import ApiClient
+from later.signals import TERMINATION_SIGNALS, handled_signals, signal_handlers
 
 
 @click.command(

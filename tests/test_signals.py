@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from later.bulk.spark.signals import TERMINATION_SIGNALS, defer_signals, ignore_signals
+from later.signals import TERMINATION_SIGNALS, defer_signals, ignore_signals
 
 
 @pytest.fixture(autouse=True)
