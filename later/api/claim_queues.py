@@ -281,14 +281,14 @@ class ClaimQueues:
 
     async def _look_while_claims_wait(self) -> None:
         """Look at all topics for which claims wait, each second and when the store can be listened to again."""
-        due_unheard = asyncio.Event()
-        listening = asyncio.create_task(self._listen(partial(self.signal, tasks=1), due_unheard.set))
+        subscribed = asyncio.Event()
+        listening = asyncio.create_task(self._listen(partial(self.signal, tasks=1), subscribed.set))
         try:
             while self._waiters and not self._is_closed:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_EVERY_S):
-                        await due_unheard.wait()
-                due_unheard.clear()
+                        await subscribed.wait()
+                subscribed.clear()
                 await self._look()
         finally:
             self._looking = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 from aiohttp import web
@@ -76,8 +76,7 @@ class LeaseHandlers:
     async def ack(self, request: web.Request) -> web.StreamResponse:
         """`POST /ack`."""
         tokens = check_tokens(parse_leases_body(await read_body(request, MAX_BATCH_BYTES)).leases)
-        leases = own_leases(request, tokens)
-        self._charge(request, len(tokens))
+        leases = self._admit(request, tokens)
         lost = lost_tokens(tokens, leases, await self.ack_leases(leases))
         return json_response(AckResponse(acked=len(tokens) - len(lost), lost=lost))
 
@@ -85,19 +84,15 @@ class LeaseHandlers:
         """`POST /nack`."""
         body = parse_nack_body(await read_body(request, MAX_BATCH_BYTES))
         tokens, nack = check_tokens(body.leases), parse_nack(body)
-        leases = own_leases(request, tokens)
-        self._charge(request, len(tokens))
+        leases = self._admit(request, tokens)
         lost = lost_tokens(tokens, leases, await self.nack_leases(leases, dict.fromkeys(tokens, nack)))
         return json_response(NackResponse(nacked=len(tokens) - len(lost), lost=lost))
 
     async def release(self, request: web.Request) -> web.StreamResponse:
         """`POST /release`."""
         tokens = check_tokens(parse_leases_body(await read_body(request, MAX_BATCH_BYTES)).leases)
-        leases = own_leases(request, tokens)
-        self._charge(request, len(tokens))
-        with self._pending_writes.reserve(len(leases)):
-            answers = await self._release([*leases.values()], LEASE_BYTES * len(leases))
-        lost = lost_tokens(tokens, leases, answers)
+        leases = self._admit(request, tokens)
+        lost = lost_tokens(tokens, leases, await self._commit(self._release, [*leases.values()]))
         return json_response(ReleaseResponse(released=len(tokens) - len(lost), lost=lost))
 
     async def extend(self, request: web.Request) -> web.StreamResponse:
@@ -105,8 +100,7 @@ class LeaseHandlers:
         body = parse_extend_body(await read_body(request, MAX_BATCH_BYTES))
         tokens = check_tokens(body.leases)
         lease_ms = None if body.lease is None else parse_lease_ms(body.lease)
-        leases = own_leases(request, tokens)
-        self._charge(request, len(tokens))
+        leases = self._admit(request, tokens)
         with self._pending_writes.reserve(len(leases)):
             lost = await self._extend(tokens, leases, lease_ms)
         self._metrics.consumers.extended.inc(len(tokens) - len(lost))
@@ -116,27 +110,36 @@ class LeaseHandlers:
 
     async def ack_leases(self, leases: Leases) -> Sequence[bool | LaterError]:
         """Remove the tasks of these leases. Raises TooManyWaiting or StoreDown."""
-        if not leases:
-            return []
-        with self._pending_writes.reserve(len(leases)):
-            return await self._ack([*leases.values()], LEASE_BYTES * len(leases))
+        return await self._commit(self._ack, [*leases.values()])
 
     async def nack_leases(self, leases: Leases, nacks: Mapping[str, Nack]) -> Sequence[bool | LaterError]:
         """Let the tasks of these leases wait for their next attempt, or die. Raises TooManyWaiting or StoreDown."""
-        if not leases:
-            return []
-        items = [LeaseNack(lease, nacks[token]) for token, lease in leases.items()]
-        with self._pending_writes.reserve(len(leases)):
-            return await self._nack(items, LEASE_BYTES * len(leases))
+        return await self._commit(self._nack, [LeaseNack(lease, nacks[token]) for token, lease in leases.items()])
 
     def give_back(self, leases: Sequence[Lease]) -> None:
         """Give tasks back that nobody takes, without waiting for it. Where the store is away, their leases end."""
         answer = self._release(leases, LEASE_BYTES * len(leases))
         answer.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
-    def _charge(self, request: web.Request, items: int) -> None:
-        """Take the items of a call from the rate of its caller's key. Raises TooOften."""
-        self._authorization.charge_batch(request[CALLER], items)
+    def _admit(self, request: web.Request, tokens: Sequence[str]) -> Leases:
+        """Return the caller's leases of these tokens, and take them from the rate of its key.
+
+        Raises:
+            Refused: a token is none.
+            TooOften: the key's rate is used up.
+        """
+        leases = own_leases(request, tokens)
+        self._authorization.charge_batch(request[CALLER], len(tokens))
+        return leases
+
+    async def _commit(
+        self, group: GroupCommit[Sequence[Item], Sequence[bool | LaterError]], items: Sequence[Item]
+    ) -> Sequence[bool | LaterError]:
+        """Write a request's items with those of others. Raises TooManyWaiting or StoreDown."""
+        if not items:
+            return []
+        with self._pending_writes.reserve(len(items)):
+            return await group(items, LEASE_BYTES * len(items))
 
     # Groups of requests
 
@@ -152,14 +155,11 @@ class LeaseHandlers:
         for (lease, _), verdict in zip(nacks, verdicts, strict=True):
             if isinstance(verdict, Verdict):
                 self._metrics.consumers.nacked.inc()
-                self._report(lease, verdict)
+                if verdict.target is SettleTarget.ERROR:
+                    self._metrics.retries.inc()
+                else:
+                    report_death(self._metrics, lease.id, lease.topic, verdict)
         return [verdict if isinstance(verdict, LaterError) else verdict is not None for verdict in verdicts]
-
-    def _report(self, lease: Lease, verdict: Verdict) -> None:
-        if verdict.target is SettleTarget.ERROR:
-            self._metrics.retries.inc()
-        elif verdict.failure is not None:
-            report_death(self._metrics, lease.id, lease.topic, verdict)
 
     async def _release_group(self, leases: Sequence[Lease]) -> Sequence[bool | LaterError]:
         answers = await self._store.pulls.release(leases)
@@ -210,12 +210,13 @@ def lost_tokens(tokens: Sequence[str], leases: Leases, answers: Sequence[bool | 
     return [token for token in tokens if token not in kept]
 
 
-def report_death(metrics: Metrics, id: str, topic: str, verdict: Verdict, **more: Any) -> None:
+def report_death(metrics: Metrics, id: str, topic: str, verdict: Verdict) -> None:
     """Count and log a task that died in the hands of its consumers."""
-    if (failure := verdict.failure) is not None:
-        metrics.topic_dead.inc(topic, failure.reason)
-        reason, message = failure.reason, failure.message
-        log.warning("task dead", id=id, topic=topic, attempt=failure.attempt, reason=reason, message=message)
+    failure = verdict.failure
+    assert failure is not None  # a death has its reason
+    metrics.topic_dead.inc(topic, failure.reason)
+    reason, message = failure.reason, failure.message
+    log.warning("task dead", id=id, topic=topic, attempt=failure.attempt, reason=reason, message=message)
 
 
 def _flattened(

@@ -27,7 +27,7 @@ RELEVANT_FIELDS = (
 )
 """The fields of a policy that decide when a task runs."""
 PULL_FIELDS = ("deliver", "claim_lease", "max_claims")
-"""Those that decide it, too, if consumers claim the topic's tasks."""
+"""The further fields that decide when a task is claimed, if the topic is pulled."""
 
 _FAILURE_COUNT = re.compile(r"^[0-9]+ failures?(, the last)?: ")
 """The beginning of the message of an exhausted task."""

@@ -32,14 +32,14 @@ RETRY_S = (0.1, 0.2, 0.5, 1.0)
 
 
 class DueNotices:
-    """Sends notices, and hears those of other processes: `<due time in ms> <topic>`."""
+    """Sends notices, and receives those of other processes: `<due time in ms> <topic>`."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._channel = keys.due_notices
         self._own: Counter[bytes] = Counter()
         """Notices of this process that come back to it."""
-        self._is_heard = False
+        self._is_subscribed = False
 
     def of(self, groups: Sequence[ItemGroup[Task]]) -> list[Command]:
         """Return the commands that send the notices of new tasks, by shard and topic: one for each pulled topic."""
@@ -54,12 +54,12 @@ class DueNotices:
     def command(self, topic: bytes, due_at: int) -> Command:
         """Return the command that sends a notice."""
         text = b"%d %s" % (due_at, topic)
-        if self._is_heard:
+        if self._is_subscribed:
             self._own[text] += 1
         return ("PUBLISH", self._channel, text)
 
     async def send(self, topics: Collection[str], due_at: int) -> None:
-        """Send notices of tasks that were moved to delay, where they are due at `due_at` (ms); this process hears them.
+        """Send notices of tasks that were moved to delay, where they are due at `due_at` (ms), to this process, too.
 
         Nothing depends on a notice, so a failure is only logged.
         """
@@ -73,7 +73,7 @@ class DueNotices:
     async def listen(self, on_notice: Callable[[str, int], None], on_subscribed: Callable[[], None]) -> NoReturn:
         """Call `on_notice` with the topic and the due time (ms) of each notice of another process, until cancelled.
 
-        `on_subscribed` is called after each connection was made: earlier notices were not heard.
+        `on_subscribed` is called after each connection was made: earlier notices were not received.
         """
         failures = 0
 
@@ -103,13 +103,13 @@ class DueNotices:
                 await connection.send_command("SUBSCRIBE", self._channel, check_health=False)
                 await connection.read_response()
             self._own.clear()
-            self._is_heard = True
+            self._is_subscribed = True
             on_subscribed()
             while (answer := await self._read(connection)) is not None:
                 if answer[0] == b"message":
                     self._pass_on(answer[2], on_notice)
         finally:
-            self._is_heard = False
+            self._is_subscribed = False
             await connection.disconnect(nowait=True)
 
     async def _read(self, connection: AbstractConnection) -> list[bytes] | None:
