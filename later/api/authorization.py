@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import structlog
 from aiohttp import hdrs, web
+from multidict import istr
 
 from later.core.api_keys import ApiKey, Scope, has_key_form, has_valid_check, id_in_key
 from later.core.call_rate import CallRate
@@ -36,6 +37,7 @@ class NoScope(StrEnum):
 
 
 _HEADER = hdrs.AUTHORIZATION
+_TOKEN_HEADER = istr("X-Auth-Token")
 _NO_HEADER = [""]
 _OPEN, _METRICS = NoScope.OPEN, Scope.METRICS  # to look up a member of an enum takes half as long as the digest
 
@@ -88,11 +90,12 @@ class Authorization:
         return bool(self._book.latest.keys)
 
     def find_caller(
-        self, request: web.BaseRequest, scope: Scope | NoScope, known: KeySet | None = None
+        self, request: web.BaseRequest, scope: Scope | NoScope, known: KeySet | None = None, token: str | None = None
     ) -> Caller | None:
         """Return the caller as `admit` does, by the keys that are known, or None if they must be read first.
 
-        Without `known`, these are the keys that were read last, unless that is too long ago.
+        Without `known`, these are the keys that were read last, unless that is too long ago. `token` is the key that was
+        sent; if it is None, the header Authorization has it.
         """
         book = self._book
         if book is None or scope is _OPEN:
@@ -101,26 +104,27 @@ class Authorization:
             known = book.latest
         if self._is_optional and not book.latest.has_had_keys:
             return None if known is None else ANYBODY
-        sent = request.headers.getall(_HEADER, _NO_HEADER)
-        if len(sent) > 1:
-            raise Refused("Authorization: expected it once, got it more than once", "Authorization")
-        header = sent[0]
-        text = header[7:].strip() if header[:7] == "Bearer " else _sent_key(header)
-        entry = None if self._root is None else self._root.find(text)
+        if token is None:
+            sent = request.headers.getall(_HEADER, _NO_HEADER)
+            if len(sent) > 1:
+                raise Refused("Authorization: expected it once, got it more than once", "Authorization")
+            header = sent[0]
+            token = header[7:].strip() if header[:7] == "Bearer " else _sent_key(header)
+        entry = None if self._root is None else self._root.find(token)
         if entry is None:
             if known is None:
                 return None
-            entry = known.find(text)
+            entry = known.find(token)
             if entry is None:
-                raise _not_known(text)
+                raise _not_known(token)
         caller = entry.caller
         if entry.has_limits or scope not in caller.scopes or scope is _METRICS:
             self._check(entry, scope, book)
         book.used.add(entry.key.id)
         return caller
 
-    async def admit(self, request: web.BaseRequest, scope: Scope | NoScope) -> Caller:
-        """Return the caller of a request to a route with this scope.
+    async def admit(self, request: web.BaseRequest, scope: Scope | NoScope, token: str | None = None) -> Caller:
+        """Return the caller of a request to a route with this scope. `token` is as in `find_caller`.
 
         Raises:
             Refused: the request has more than one header `Authorization`, which RFC 9110 (section 5.3) does not allow:
@@ -130,7 +134,7 @@ class Authorization:
             TooOften: the key's rate is used up.
             StoreDown: the keys could not be read.
         """
-        caller = self.find_caller(request, scope)
+        caller = self.find_caller(request, scope, token=token)
         if caller is not None:
             return caller
         assert self._book is not None
@@ -140,7 +144,7 @@ class Authorization:
             if self._shows_metrics_without_store(scope):
                 return ANYBODY
             raise
-        caller = self.find_caller(request, scope, known)
+        caller = self.find_caller(request, scope, known, token)
         assert caller is not None
         return caller
 
@@ -242,14 +246,17 @@ class Authorization:
             rate = self._rates[key.id] = CallRate(key.rate, self._monotonic())
         return rate
 
-    def note_denial(self, request: web.BaseRequest, error: Denied) -> None:
-        """Count a refusal, and log it unless another one was logged a moment ago. The key itself is never logged."""
+    def note_denial(self, request: web.BaseRequest, error: Denied, token: str | None = None) -> None:
+        """Count a refusal, and log it unless another one was logged a moment ago. The key itself is never logged.
+
+        `token` is as in `find_caller`.
+        """
         self._count_denial(error.reason)
         now_s = self._monotonic()
         if now_s - self._logged_at < LOG_EVERY_S:
             self._not_logged += 1
             return
-        text = _sent_key(request.headers.get(_HEADER, ""))
+        text = _sent_key(request.headers.get(_HEADER, "")) if token is None else token
         id = id_in_key(text) if has_key_form(text) else None
         log.warning("call denied", reason=error.reason, key=id, peer=request.remote, not_logged=self._not_logged)
         self._logged_at, self._not_logged = now_s, 0
@@ -259,6 +266,21 @@ def _check_end(key: ApiKey, book: KeyBook) -> None:
     """Raises NotKnown: the key has ended."""
     if key.has_ended(book.now()):
         raise NotKnown(f"this key ended on {key.end_date}", reason="ended")
+
+
+def find_token(request: web.BaseRequest) -> str | None:
+    """Return the key in the header X-Auth-Token, which OpenStack's clients send, or None if there is none.
+
+    Raises:
+        Refused: the request has another key, too.
+    """
+    tokens = request.headers.getall(_TOKEN_HEADER, ())
+    if not tokens:
+        return None
+    keys = {*tokens, *map(_sent_key, request.headers.getall(_HEADER, ()))} - {""}
+    if len(keys) > 1:
+        raise Refused("X-Auth-Token and Authorization: expected one key, got two that differ", "X-Auth-Token")
+    return keys.pop() if keys else None
 
 
 def _sent_key(header: str) -> str:

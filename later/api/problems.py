@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from http import HTTPStatus
 
 import msgspec
 import structlog
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 from msgspec import UNSET, UnsetType
 
 from later.api.json_response import DATA_HEADERS
@@ -68,20 +69,27 @@ class ProblemResponse(web.Response):
             transport.write_eof()
 
 
+ErrorAnswer = Callable[[web.BaseRequest, Exception], web.Response]
+"""A function that returns the answer to an error of a request."""
+
 _encode = msgspec.json.Encoder().encode
 
 
-@web.middleware
-async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer whatever error a handler raises."""
-    try:
-        return await handler(request)
-    except Exception as error:
-        return error_response(request, error)
+def error_middleware(answer_error: ErrorAnswer) -> Middleware:
+    """Return the middleware that answers whatever error a handler raises."""
+
+    @web.middleware
+    async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Exception as error:
+            return answer_error(request, error)
+
+    return answer_errors
 
 
 def error_response(request: web.BaseRequest, error: Exception) -> web.Response:
-    """Return the answer to an error, and log it if it is a fault of later. Call it in the error's `except` block."""
+    """Return the problem document that answers an error, and log it if it is a fault of later."""
     match error:
         case web.HTTPNotFound():
             return problem_response(ErrorBody(status=404, detail="there is nothing at this path"))
@@ -94,24 +102,25 @@ def error_response(request: web.BaseRequest, error: Exception) -> web.Response:
             return _denial_response(request, error)
         case LaterError() if (type := problem_type(error)) is not FAULT:
             return problem_response(error_body(error), type)
-    # the traceback, but nothing of the request that might be a secret: no query, headers or body
-    incident = new_incident()
-    log.exception("request failed", method=request.method, path=request.path, incident=incident)
-    return fault_response(incident, str(error) if isinstance(error, LaterError) else INTERNAL_ERROR)
+    incident = log_fault(request, error)
+    detail = str(error) if isinstance(error, LaterError) else INTERNAL_ERROR
+    return problem_response(ErrorBody(status=FAULT.status, detail=detail), FAULT, incident=incident)
 
 
 def _denial_response(request: web.BaseRequest, error: Denied) -> web.Response:
     """Return the answer to a caller whose key is missing or does not allow this. A body that is to come is not read."""
-    headers = {}
-    if isinstance(error, NotKnown):
-        was_sent = "" if error.reason == "no_key" else ', error="invalid_token"'
-        headers["WWW-Authenticate"] = f'Bearer realm="later"{was_sent}'
-    elif isinstance(error, TooOften):
-        headers["Retry-After"] = str(error.retry_after_s)
-    response = problem_response(error_body(error), problem_type(error), headers=headers)
+    response = problem_response(error_body(error), problem_type(error), headers=denial_headers(error))
     if not request.content.is_eof():
         response.force_close()
     return response
+
+
+def denial_headers(error: Denied) -> dict[str, str]:
+    """Return the headers of an answer to a caller whose key is missing or does not allow this."""
+    if isinstance(error, NotKnown):
+        was_sent = "" if error.reason == "no_key" else ', error="invalid_token"'
+        return {"WWW-Authenticate": f'Bearer realm="later"{was_sent}'}
+    return {"Retry-After": str(error.retry_after_s)} if isinstance(error, TooOften) else {}
 
 
 def error_body(error: LaterError) -> ErrorBody:
@@ -125,14 +134,14 @@ def error_body(error: LaterError) -> ErrorBody:
     )
 
 
-def new_incident() -> str:
-    """Return an id by which an answer's fault is found in the log."""
-    return secrets.token_hex(6)
+def log_fault(request: web.BaseRequest, error: Exception) -> str:
+    """Log a fault of later's own, and return the id by which an answer names it.
 
-
-def fault_response(incident: str, detail: str = INTERNAL_ERROR) -> web.Response:
-    """Return the answer that reports a fault of later's own, logged under this incident."""
-    return problem_response(ErrorBody(status=FAULT.status, detail=detail), FAULT, incident=incident)
+    The log gets the traceback, but nothing of the request that might be a secret: no query, headers or body.
+    """
+    incident = secrets.token_hex(6)
+    log.error("request failed", exc_info=error, method=request.method, path=request.path, incident=incident)
+    return incident
 
 
 def problem_response(

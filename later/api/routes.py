@@ -8,8 +8,9 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from later.api.authorization import CALLER, Authorization, NoScope
+from later.api.authorization import CALLER, Authorization, NoScope, find_token
 from later.api.cross_site import CrossSiteProtection
+from later.api.problems import ErrorAnswer
 from later.api.requests import check_query
 from later.core.api_keys import Scope
 from later.core.errors import Denied
@@ -20,7 +21,8 @@ class Route(NamedTuple):
     """A method and a path, the handler that answers there, what it asks of a caller, and its query's parameters.
 
     A fast POST route is answered without the router, if it has no query. A health route is answered whatever its query
-    is, and to pages of other sites, too.
+    is, and to pages of other sites, too. A route of Zaqar's API reads its query itself, and takes a key in
+    `X-Auth-Token`, too.
     """
 
     method: str
@@ -30,6 +32,7 @@ class Route(NamedTuple):
     query: tuple[str, ...] = ()
     is_fast: bool = False
     is_health: bool = False
+    is_zaqar: bool = False
 
     @property
     def template(self) -> str:
@@ -38,17 +41,22 @@ class Route(NamedTuple):
 
     def checked_handler(self, authorization: Authorization) -> Handler:
         """Return the handler with the check of the caller, and of the query, before it."""
-        handler, scope, query, checks_query = self.handler, self.scope, self.query, not self.is_health
+        handler, scope, query, is_zaqar = self.handler, self.scope, self.query, self.is_zaqar
+        checks_query = not (self.is_health or is_zaqar)
 
         async def answer(request: web.Request) -> web.StreamResponse:
+            token = None
             try:
-                caller = authorization.find_caller(request, scope)  # to await what does not wait would cost more
-                request[CALLER] = caller or await authorization.admit(request, scope)
+                if is_zaqar:
+                    token = find_token(request)
+                # to await what does not wait would cost more
+                caller = authorization.find_caller(request, scope, token=token)
+                request[CALLER] = caller or await authorization.admit(request, scope, token)
                 if checks_query:
                     check_query(request, query)
                 return await handler(request)
             except Denied as error:
-                authorization.note_denial(request, error)
+                authorization.note_denial(request, error, token)
                 raise
 
         return answer
@@ -56,6 +64,7 @@ class Route(NamedTuple):
 
 AUTHORIZATION = web.AppKey("authorization", Authorization)
 CROSS_SITE_PROTECTION = web.AppKey("cross_site_protection", CrossSiteProtection)
+ERROR_ANSWER: web.AppKey[ErrorAnswer] = web.AppKey("error_answer")
 REQUESTS = web.AppKey("requests", RequestMetrics)
 ROUTES = web.AppKey("routes", Sequence[Route])
 """The key under which an application keeps its table."""

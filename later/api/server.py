@@ -10,15 +10,13 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
-import structlog
 from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import InvalidURLError
 from aiohttp.typedefs import Handler
 
-from later.api.problems import error_response, fault_response, new_incident
 from later.api.requests import check_expectation
-from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES
+from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, ERROR_ANSWER, REQUESTS, ROUTES
 from later.api.server_connections import (
     GOODBYE_S,
     UNREAD_ANSWER_S,
@@ -27,8 +25,6 @@ from later.api.server_connections import (
 )
 from later.core.errors import Refused
 from later.metrics.http_requests import OTHER_ROUTE
-
-log = structlog.get_logger()
 
 _QUOTE_START = re.compile(r"""[:"\n]|\B'(?![A-Za-z-]+' header)""")
 """Where a message of aiohttp begins to quote the request, which may contain a secret.
@@ -58,6 +54,7 @@ class _Dispatcher:
 
     def __init__(self, application: web.Application, handle: Handler) -> None:
         routes = application[ROUTES]
+        self.answer_error = application[ERROR_ANSWER]
         self._check_cross_site = application[CROSS_SITE_PROTECTION].check
         self._health_paths = frozenset(route.path for route in routes if route.is_health)
         self._metrics = metrics = application[REQUESTS].add_routes([*dict.fromkeys(route.template for route in routes)])
@@ -81,7 +78,7 @@ class _Dispatcher:
             if fast is None:  # aiohttp would answer an unknown one in plain text; a fast route has it checked later
                 check_expectation(request)
         except Refused as error:
-            response = error_response(request, error)
+            response = self.answer_error(request, error)
             response.force_close()  # its body is not read
             self.unrouted.observe(response.status, perf_counter() - started)
             return response
@@ -91,7 +88,7 @@ class _Dispatcher:
         try:
             answer = await handler(request)
         except Exception as error:
-            answer = error_response(request, error)
+            answer = self.answer_error(request, error)
         observe(answer.status, perf_counter() - started)
         return answer
 
@@ -128,6 +125,7 @@ class _Server(web.Server):
 
     def __init__(self, connections: ServerConnections, handler: _Dispatcher, **options: Any) -> None:
         super().__init__(handler, **options)
+        self.dispatcher = handler
         self._limits = connections
 
     def __call__(self) -> AcceptedConnection:  # type: ignore[override]  # the HTTP protocol takes it over
@@ -149,10 +147,11 @@ class _Server(web.Server):
 class _Protocol(web.RequestHandler):
     """The HTTP protocol on one connection, whose first head must be there at `head_until` (of the event loop)."""
 
-    __slots__ = ("_head_until", "_unread", "on_disconnect")
+    __slots__ = ("_dispatcher", "_head_until", "_unread", "on_disconnect")
 
     def __init__(self, server: _Server, head_until: float, **options: Any) -> None:
         super().__init__(server, **options)
+        self._dispatcher = server.dispatcher
         self._head_until = head_until
         self._unread: asyncio.TimerHandle | None = None
         self.on_disconnect: Callable[[], None] | None = None
@@ -238,16 +237,13 @@ class _Protocol(web.RequestHandler):
         """Answer a request that no handler could: malformed HTTP (400), or a fault outside all handlers (500)."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is on its way already")
+        error = exc if isinstance(exc, Exception) else TimeoutError()  # aiohttp hands over no error for one
         if isinstance(exc, InvalidURLError):  # its message is the target itself
-            response = error_response(request, Refused("malformed HTTP: expected a path as the target"))
+            error = Refused("malformed HTTP: expected a path as the target")
         elif status == 400:
             reason = _QUOTE_START.split(message or "", maxsplit=1)[0].strip()
-            response = error_response(request, Refused(f"malformed HTTP: {reason}"))
-        else:
-            incident = new_incident()
-            log.error("request failed", exc_info=exc, incident=incident)
-            response = fault_response(incident)
+            error = Refused(f"malformed HTTP: {reason}")
+        response = self._dispatcher.answer_error(request, error)
         response.force_close()
-        if isinstance(self._request_handler, _Dispatcher):
-            self._request_handler.unrouted.observe(response.status, 0.0)
+        self._dispatcher.unrouted.observe(response.status, 0.0)
         return response

@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 
 from later.address_types import Address
-from later.api.app import ApiSettings, build_app, build_health_app
+from later.api.application.app import ApiSettings, build_app, build_health_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.health import HealthSource

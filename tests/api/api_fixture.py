@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from redis.asyncio import Redis
 from yarl import URL
 
-from later.api.app import ApiSettings, build_app
+from later.api.application.app import ApiSettings, build_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.health import HealthSource

@@ -15,7 +15,7 @@ from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
-from later.api.app import build_health_app
+from later.api.application.app import build_health_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.health import HealthSource
@@ -207,7 +207,7 @@ class TestInternalErrors:
             answer = await api.post("/create", body, headers={"Authorization": "s3cret"})
         assert "s3cret" not in str(logs)
         [entry] = logs
-        assert (entry["event"], entry["path"], entry["exc_info"]) == ("request failed", "/create", True)
+        assert (entry["event"], entry["path"], entry["exc_info"]) == ("request failed", "/create", error)
         assert answer[1]["incident"] == entry["incident"]
         return answer
 

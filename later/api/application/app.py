@@ -21,13 +21,15 @@ from later.api.health import HealthHandlers, HealthSource
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_policy
-from later.api.problems import answer_errors
+from later.api.problems import ErrorAnswer, error_middleware, error_response
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
 from later.api.rotation import RotationHandlers, parse_secret_namespace
-from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, REQUESTS, ROUTES, Route
+from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, ERROR_ANSWER, REQUESTS, ROUTES, Route
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
+from later.api.zaqar.endpoints import zaqar_routes
+from later.api.zaqar.error_answers import answer_error
 from later.core.address_guard import AddressGuard
 from later.core.api_keys import Scope
 from later.core.clock import Clock
@@ -96,8 +98,18 @@ def build_app(
         *_signing_routes(store, settings.max_body),
         *_health_routes(authorization, health, store.clock),
         Route("GET", "/whoami", WhoAmIHandler(settings.max_body).show, NoScope.ANY_KEY),
+        *zaqar_routes(
+            store=store,
+            metrics=metrics,
+            authorization=authorization,
+            pending_writes=pending_writes,
+            signals=signals,
+            bytes_in_answers=bytes_in_answers,
+            remember_ms=settings.remember_ms,
+            why_not_ready=health.why_not_ready,
+        ),
     ]
-    app = _build_from_routes(routes, authorization, cross_site_protection, metrics)
+    app = _build_from_routes(routes, authorization, cross_site_protection, metrics, answer_error)
     app.on_shutdown.append(claims.end_waiting)
     return app
 
@@ -112,7 +124,7 @@ def build_health_app(
 ) -> web.Application:
     """Build the application of `later worker --health`. `clock` is the store's."""
     routes = _health_routes(authorization, health, clock)
-    return _build_from_routes(routes, authorization, cross_site_protection, metrics)
+    return _build_from_routes(routes, authorization, cross_site_protection, metrics, error_response)
 
 
 def _task_routes(
@@ -238,7 +250,11 @@ def _health_routes(authorization: Authorization, source: HealthSource, clock: Cl
 
 
 def _build_from_routes(
-    routes: Sequence[Route], authorization: Authorization, cross_site_protection: CrossSiteProtection, metrics: Metrics
+    routes: Sequence[Route],
+    authorization: Authorization,
+    cross_site_protection: CrossSiteProtection,
+    metrics: Metrics,
+    answer_error: ErrorAnswer,
 ) -> web.Application:
     """Build an application of these routes, and of those that tell about them.
 
@@ -251,14 +267,19 @@ def _build_from_routes(
         Route("GET", "/version", about.version, NoScope.OPEN),
         Route("GET", "/problems/{name}", about.problem, NoScope.OPEN),
     ]
-    app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BATCH_BYTES)
+    app = web.Application(middlewares=[error_middleware(answer_error)], client_max_size=MAX_BATCH_BYTES)
+    heads = {route.path for route in routes if route.method == "HEAD"}
     for route in routes:
-        # a GET route answers HEAD, too
-        add = app.router.add_get if route.method == "GET" else partial(app.router.add_route, route.method)
-        add(route.path, route.checked_handler(authorization), expect_handler=_wait_for_handler)
+        handler = route.checked_handler(authorization)
+        if route.method == "GET":  # answers HEAD, too, unless that has a route of its own
+            allow_head = route.path not in heads
+            app.router.add_get(route.path, handler, allow_head=allow_head, expect_handler=_wait_for_handler)
+        else:
+            app.router.add_route(route.method, route.path, handler, expect_handler=_wait_for_handler)
     app[ROUTES] = routes
     app[AUTHORIZATION] = authorization
     app[CROSS_SITE_PROTECTION] = cross_site_protection
+    app[ERROR_ANSWER] = answer_error
     app[REQUESTS] = metrics.requests
     return app
 

@@ -1,0 +1,1 @@
+"""The API in the wire form of OpenStack Zaqar v2, below `/v2`."""

@@ -1,0 +1,58 @@
+"""The table of routes of Zaqar's API. What is not in it is answered 404: subscriptions, signed URLs, pools."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from later.api.authorization import Authorization
+from later.api.due_signals import DueSignals
+from later.api.load_shedding import PendingWrites
+from later.api.routes import Route
+from later.api.task_answers import BytesInAnswers
+from later.api.zaqar.error_answers import ROOT
+from later.api.zaqar.protocol import ZaqarHandler, check_calls
+from later.api.zaqar.service_calls import ServiceHandlers
+from later.core.api_keys import Scope
+from later.core.errors import LaterError
+from later.metrics import Metrics
+from later.store.open import Store
+
+QUEUES = f"{ROOT}/queues"
+QUEUE = f"{QUEUES}/{{queue:[^/]+}}"
+MESSAGES = f"{QUEUE}/messages"
+MESSAGE = f"{MESSAGES}/{{message:[^/]+}}"
+CLAIMS = f"{QUEUE}/claims"
+CLAIM = f"{CLAIMS}/{{claim:[^/]+}}"
+
+
+def zaqar_routes(
+    *,
+    store: Store,
+    metrics: Metrics,
+    authorization: Authorization,
+    pending_writes: PendingWrites,
+    signals: DueSignals,
+    bytes_in_answers: BytesInAnswers,
+    remember_ms: int,
+    why_not_ready: Callable[[], Awaitable[LaterError | None]],
+) -> list[Route]:
+    """Return the routes of Zaqar's API."""
+    return [
+        *_service_routes(ServiceHandlers(store=store, pending_writes=pending_writes, why_not_ready=why_not_ready)),
+        # queues: *_queue_routes(QueueHandlers(…)), here
+        # messages: *_message_routes(MessageHandlers(…)), here
+        # claims: *_message_claim_routes(MessageClaimHandlers(…)), here
+    ]
+
+
+def _service_routes(service: ServiceHandlers) -> list[Route]:
+    return [
+        _route("GET", f"{ROOT}/", service.home, Scope.READ, "The home document could not be read."),
+        _route("GET", f"{ROOT}/ping", service.ping, Scope.READ, "The server is not ready."),
+        _route("GET", f"{ROOT}/health", service.health, Scope.READ, "Health status could not be read."),
+    ]
+
+
+def _route(method: str, path: str, handler: ZaqarHandler, scope: Scope, failure: str) -> Route:
+    """Return a route; `failure` is the sentence that answers it while the store is away."""
+    return Route(method, path, check_calls(handler, failure), scope, is_zaqar=True)
