@@ -20,6 +20,8 @@ UNREAD = 0
 """The place of a body that a script has not read, because the others were large enough for one round trip."""
 
 _BUCKETS = tuple(Bucket)
+NO_LEASE = (0, "")
+"""What `parse_lease` returns of a task that is not in flight."""
 
 
 class StoredTask(NamedTuple):
@@ -60,7 +62,8 @@ def build_record(id: str, topic: bytes, task: Task | UnreadableBody, row: TaskRo
         if score is not None:
             attempts, first_due_at, reason = parse_attempts(row.attempts, bucket)
             failure, at = parse_failure(row.failure), int(float(score))
-            return TaskRecord(id, topic.decode(), task, bucket, at, attempts, failure, first_due_at, reason)
+            lease = parse_lease(row.attempts) if bucket is Bucket.UNACK else NO_LEASE
+            return TaskRecord(id, topic.decode(), task, bucket, at, attempts, failure, first_due_at, reason, *lease)
     return None
 
 
@@ -79,6 +82,12 @@ def parse_attempts(stored: bytes | None, bucket: Bucket) -> tuple[int, int | Non
     if bucket is not Bucket.DELAY or not rest.startswith(b"0") or rest == b"0":  # 0 alone: it was forgotten
         return int(begun), None, None
     return int(begun), int(rest), parse_put_back(rest)
+
+
+def parse_lease(stored: bytes | None) -> tuple[int, str]:
+    """Return the fence of a task in flight, and the id of the record under which it was claimed. As in prelude.lua."""
+    _, fence, claim_id = [*(stored or b"").split(b" "), b"", b"", b""][:3]
+    return int(fence) if fence.isdigit() else 0, claim_id.decode("ascii", "replace")
 
 
 def parse_put_back(first_due: bytes) -> Held:

@@ -10,9 +10,9 @@ from later.core.task import Task, decode_task_or_error, pack_id, unpack_id
 from later.core.task_names import name_of, pack_remembered
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, UNREAD, parse_failure
+from later.store.codec import MAX_BODIES, UNREAD, parse_failure, raise_errors
 from later.store.fanout import MAX_READ_BYTES, fan_out, parse_flags
-from later.store.keys import Bucket, Keys, ShardTopic, parse_expiry_member
+from later.store.keys import Bucket, Keys, ShardTopic, expiry_member, parse_expiry_member
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import DeadTask, DeadTopics, DueTopic, ExpiredTask
 
@@ -50,6 +50,19 @@ class Expiry:
             for (shard, topic, id), failure in zip(members, failures, strict=True)
             if not isinstance(failure, LaterError)
         ]
+
+    async def ends(self, tasks: Sequence[Task]) -> list[int | None]:
+        """Return when the ttls of tasks end, which may be later than the tasks say: see `ClaimRecord`. None: never."""
+        ends = await fan_out(
+            self._client,
+            "read",
+            tasks,
+            lambda task: ShardTopic(self._keys.shard_of(task.id), b""),
+            lambda target, some: (
+                "ZMSCORE", target.shard.expiry, *(expiry_member(task.topic.encode(), pack_id(task.id)) for task in some)
+            ),
+        )  # fmt: skip
+        return [None if end is None else int(float(end)) for end in raise_errors(ends)]
 
     async def expire(self, deaths: Sequence[tuple[ExpiredTask, Failure]], now: int) -> list[bool | LaterError]:
         """Let waiting tasks die, delay or error → dead; False for one that is in flight, or was removed."""

@@ -25,7 +25,11 @@
 |                         |        | was changed last, in µs                                                  |
 | `{later:0}:pool`        | hash   | id → body                                                                |
 | `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"; of a task that   |
-|                         |        | was put back, "<deliveries begun> 0<its first due time>"                 |
+|                         |        | was put back, "<deliveries begun> 0<its first due time>"; of one that    |
+|                         |        | was claimed under a record, "<begun> <fence> <id of the record>"         |
+| `{later:0}:claim:<id>`  | hash   | the record of tasks that were claimed together: `''` → its ttl, grace,   |
+|                         |        | beginning and topic; id → "<fence> <due time>" of a task of this shard.  |
+|                         |        | See `claim_records.py`                                                   |
 | `{later:0}:outcome`     | hash   | id → the last failure                                                    |
 | `{later:0}:delay:<t>`   | zset   | id → due time; the same for `unack` (the end of its lease), `error` (the |
 |                         |        | end of its pause) and `dead` (its time of death)                         |
@@ -48,11 +52,13 @@
 
 Ids are packed (see `later.core.task.pack_id`); times are ms of the store's clock. No key has a TTL, because a store may
 evict volatile keys; the exceptions are a topic's `flow`, which lasts a day, and its `origins`, which last until their
-holds have ended: their loss costs a few deliveries too many at once.
+holds have ended: their loss costs a few deliveries too many at once. A `claim` lasts as long as the leases of its
+tasks: if it is lost, they come back when their leases end.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
@@ -64,6 +70,9 @@ from later.store.scripts import MAX_TASKS, MAX_TOPICS
 Item = TypeVar("Item")
 
 SCHEMA_VERSION = 1
+CLAIM_NAME_CHARS = 24
+"""Hex digits of the name of a claim record."""
+_CLAIM_ID = re.compile(f"[0-9a-f]{{{CLAIM_NAME_CHARS},2048}}")
 
 
 class Bucket(StrEnum):
@@ -92,6 +101,7 @@ class Shard:
         self.key_pattern = glob_escape(self._tag) + b"*"
         """A pattern for SCAN that matches every key of this shard."""
         self._buckets = {bucket: self._tag + bucket.encode() + b":" for bucket in Bucket}
+        self.claim_record_prefix = self._tag + b"claim:"
         self.bucket_prefixes = tuple(self._buckets.values())
         """How the keys of a topic's four buckets begin, in the order of `Bucket`."""
 
@@ -105,6 +115,9 @@ class Shard:
     def job(self, counter: str) -> bytes:
         """Return the key of the counts of a bulk job, or of a run of it (see `counter_name`)."""
         return self._tag + b"job:" + counter.encode()
+
+    def claim_record(self, claim_id: str) -> bytes:
+        return self.claim_record_prefix + claim_id.encode()
 
     def parse_bucket_key(self, key: bytes) -> tuple[Bucket, bytes] | None:
         """Return the bucket and the topic of a bucket's key; None for any other key."""
@@ -138,6 +151,29 @@ class Keys:
 
     def origin_holds(self, topic: str) -> bytes:
         return self._origin_holds_prefix + topic.encode()
+
+    def claim_id(self, name: str, shards: Iterable[int]) -> str:
+        """Return the id of a claim record: its name and, if there are several shards, those in which it is."""
+        if len(self.shards) == 1:
+            return name
+        digits = self._digits_of_a_shard
+        return name + "".join(f"{shard:0{digits}x}" for shard in sorted(shards))
+
+    def shards_of_claim(self, claim_id: str) -> list[Shard]:
+        """Return the shards in which a claim record is; none for an id that no record has."""
+        if _CLAIM_ID.fullmatch(claim_id) is None:
+            return []
+        name, written = claim_id[:CLAIM_NAME_CHARS], claim_id[CLAIM_NAME_CHARS:]
+        if len(self.shards) == 1:
+            return [] if written else self.shards
+        digits = self._digits_of_a_shard
+        numbers = {int(written[start : start + digits], 16) for start in range(0, len(written), digits)}
+        is_written_so = self.claim_id(name, numbers) == claim_id and max(numbers, default=0) < len(self.shards)
+        return [self.shards[number] for number in sorted(numbers)] if is_written_so else []
+
+    @property
+    def _digits_of_a_shard(self) -> int:
+        return len(f"{len(self.shards) - 1:x}")
 
     def shard_of(self, name: str) -> Shard:
         """Return the shard of a task or job: the CRC-32 of its id's UTF-8, modulo the number of shards."""

@@ -11,6 +11,7 @@ from later.core.errors import StoreEmpty
 from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.audit_trail import AuditTrail
 from later.store.bulk_jobs import BulkJobs
+from later.store.claim_records import ClaimRecords
 from later.store.client import Client, connect
 from later.store.cursor import Listing
 from later.store.dead_letters import DeadLetters
@@ -44,6 +45,7 @@ class Store:
     keys: Keys
     tasks: Tasks
     pulls: Pulls
+    claim_records: ClaimRecords
     due_notices: DueNotices
     lookup: Lookup
     edits: Edits
@@ -72,7 +74,8 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
     `policy` applies where nothing is set; `instance` is the name under which this process takes permits.
     """
     due_notices = DueNotices(client, keys)
-    tasks, lookup = Tasks(client, keys, due_notices), Lookup(client, keys)
+    tasks, lookup, expiry = Tasks(client, keys, due_notices), Lookup(client, keys), Expiry(client, keys)
+    pulls = Pulls(client, keys, tasks, lookup, due_notices)
     time = StoreTime(clock, partial(client.execute_timed, "time", []))
     return Store(
         client=client,
@@ -80,13 +83,14 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
         time=time,
         keys=keys,
         tasks=tasks,
-        pulls=Pulls(client, keys, tasks, lookup, due_notices),
+        pulls=pulls,
+        claim_records=ClaimRecords(client, keys, pulls, lookup, expiry),
         due_notices=due_notices,
         lookup=lookup,
         edits=Edits(client, keys),
         listing=Listing(client, keys),
         dead_letters=DeadLetters(client, keys),
-        expiry=Expiry(client, keys),
+        expiry=expiry,
         bulk_jobs=BulkJobs(client, keys),
         stats=Stats(client, keys),
         topic_index=TopicIndex(client, keys),

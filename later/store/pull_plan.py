@@ -14,7 +14,7 @@ from later.core.errors import LaterError
 from later.core.lease import Lease
 from later.core.retry import Failure
 from later.core.task import Task, pack_id
-from later.store.types import Settlement
+from later.store.types import ClaimRecord, Settlement
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Bytes of contents that one request gets, unless its first task is larger."""
@@ -30,14 +30,18 @@ class PullTopic(NamedTuple):
 
 
 class PullRequest(NamedTuple):
-    """A request of a consumer for at most `limit` due tasks of some topics, in the order of its preference."""
+    """A request of a consumer for at most `limit` due tasks of some topics, in the order of its preference.
+
+    With a `record` they are claimed under it; then the request names one topic, and is the only one of its call.
+    """
 
     topics: Sequence[PullTopic]
     limit: int
+    record: ClaimRecord | None = None
 
 
 class PulledTask(NamedTuple):
-    """A task that a consumer has claimed. Times are in ms."""
+    """A task that a consumer has claimed. Times are in ms. `claim_id` is that of its record, "" for none."""
 
     task: Task
     lease: Lease
@@ -45,6 +49,7 @@ class PulledTask(NamedTuple):
     due_at: int
     attempt: int
     failure: Failure | None
+    claim_id: str = ""
 
 
 class PullResult(NamedTuple):
@@ -109,7 +114,7 @@ def plan_pull(shares: Sequence[Share], due: Mapping[str, Iterator[int]]) -> list
     turns = deque((index, 0, 0, 0) for index in range(len(shares)))
     while turns:
         index, place, of_topic, taken = turns.popleft()
-        topics, limit = shares[index].request
+        topics, limit, _ = shares[index].request
         while place < len(topics) and taken < limit:
             topic = topics[place]
             shard = next(due[topic.name], None) if of_topic < topic.limit else None

@@ -132,8 +132,10 @@ class Pulls:
             results[position] = answer if isinstance(answer, LaterError) else verdict if answer else None
         return results
 
-    async def release(self, leases: Sequence[Lease]) -> list[bool | LaterError]:
+    async def release(self, leases: Sequence[Lease], more: Sequence[Command] = ()) -> list[bool | LaterError]:
         """Give tasks back, unack → delay, due as before and without an attempt; False if the lease was lost.
+
+        After that, `more` commands are run in the same round trip.
 
         Raises:
             StoreDown: whether anything was given back is not known. Doing it again is safe.
@@ -142,7 +144,7 @@ class Pulls:
         return await self._tasks.give_back_leases(
             [(self._keys.shard_of(lease.id), lease.topic.encode()) for lease in leases],
             [(pack_id(lease.id), lease.fence, lease.due_at, "") for lease in leases],
-            [self._due_notices.command(topic, due_at) for topic, due_at in due.items()],
+            [*(self._due_notices.command(topic, due_at) for topic, due_at in due.items()), *more],
         )
 
     async def extend(self, leases: Sequence[Lease], lease_end: int) -> list[bool | LaterError]:
@@ -231,9 +233,12 @@ class Pulls:
         """Claim what these demands ask for, no topic twice, and deal it; note when the next tasks are due."""
         requests: list[ClaimRequest] = []
         for demand in demands:
-            name, lease_ms = demand.topic.name, demand.topic.lease_ms
+            name, lease_ms, record = demand.topic.name, demand.topic.lease_ms, shares[0].request.record
+            if record is not None:
+                record = record._replace(claim_id=self._keys.claim_id(record.claim_id, demand.by_shard))
             requests += [
-                ClaimRequest(name, shard, count, lease_ms, is_pull=True) for shard, count in demand.by_shard.items()
+                ClaimRequest(name, shard, count, lease_ms, is_pull=True, record=record)
+                for shard, count in demand.by_shard.items()
             ]
         max_bytes = min(MAX_ANSWER_BYTES * len(shares), MAX_CLAIM_BYTES)
         results = await self._tasks.claim(requests, now.low, now.low, max_bytes)
@@ -288,7 +293,7 @@ class Pulls:
                 deaths.append(Settlement(claim, verdict, None))
             elif isinstance(task, Task):
                 lease = lease_of(task, claim.fence, claim.due_at)
-                live.append(PulledTask(task, lease, claim.lease_end, claim.due_at, attempt, failure))
+                live.append(PulledTask(task, lease, claim.lease_end, claim.due_at, attempt, failure, claim.claim_id))
         if deaths:
             answers = await self._tasks.settle(deaths)
             share.deaths += [death for death, answer in zip(deaths, answers, strict=True) if answer is True]

@@ -12,6 +12,8 @@ from itertools import chain
 from secrets import randbits
 from typing import Any
 
+import msgspec
+
 from later.core.errors import IdTaken, LaterError, NotFound
 from later.core.held import Held, TopicHold
 from later.core.retry import SettleTarget, encode_failure
@@ -180,10 +182,14 @@ class Tasks:
             delay, unack, _, _ = shard.bucket_prefixes
             for topic, positions in topics.items():
                 keys += (delay + topic, unack + topic)
-                _, _, limit, lease_extra_ms, hold_until, has_permits, is_pull = requests[positions[0]]
+                _, _, limit, lease_extra_ms, hold_until, has_permits, is_pull, record = requests[positions[0]]
                 hold: Argument = "" if hold_until is None else hold_until
                 passes: Argument = "pull" if is_pull else int(has_permits)
                 arguments += (topic, min(limit, MAX_TASKS), lease_end + lease_extra_ms, hold, passes)
+            if record is not None:
+                keys += (shard.expiry, shard.claim_record(record.claim_id))
+                arguments[-1] = "record"
+                arguments += (record.claim_id, record.encode(), record.ttl_ms, record.live_until)
             commands.append(scripts.CLAIM.call(keys, arguments))
         results: list[Any] = [None] * len(requests)
         for (first, *others), answer in await fan_out_topics(self._client, "claim", groups, commands):
@@ -340,6 +346,7 @@ def _parse_claims(request: ClaimRequest, answer: list[Any] | LaterError, lease_e
     if isinstance(answer, LaterError):
         return answer
     wake_at, orphans, *entries = answer
+    ends = [] if request.record is None else [entry.pop() for entry in entries]
     claims: list[Claim] = []
     for packed, body, due_at, attempt, fence, failure in entries:
         id = unpack_id(packed)
@@ -358,4 +365,14 @@ def _parse_claims(request: ClaimRequest, answer: list[Any] | LaterError, lease_e
                 lease_end=lease_end + request.lease_extra_ms,
             )
         )
+    if request.record is not None:
+        claims = [_recorded(claim, request.record.claim_id, end) for claim, end in zip(claims, ends, strict=True)]
     return ClaimResult(parse_time(wake_at), orphans, claims)
+
+
+def _recorded(claim: Claim, claim_id: str, end: bytes) -> Claim:
+    """Return a claim as one under a record; `end` is that of its task's ttl, as the index has it."""
+    task = claim.task
+    if end and isinstance(task, Task):
+        task = msgspec.structs.replace(task, expires_at=parse_time(end))
+    return msgspec.structs.replace(claim, task=task, claim_id=claim_id)

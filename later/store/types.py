@@ -10,6 +10,7 @@ import msgspec
 from later.core.edit import TaskChanges
 from later.core.errors import UnreadableBody
 from later.core.held import Held, TopicHold
+from later.core.lease import Lease, lease_of
 from later.core.policy_scopes import Policies
 from later.core.retry import Failure, Verdict
 from later.core.task import Task
@@ -53,6 +54,37 @@ class WorkerSnapshot(NamedTuple):
     """When the first retry pause ends; None if no task is in error."""
 
 
+class ClaimRecord(NamedTuple):
+    """The record of tasks of one topic that are claimed together, under one id. Times are in ms.
+
+    Their leases last for `ttl_ms` from `since` on, and their own ttls for `grace_ms` more, at least.
+    """
+
+    claim_id: str
+    topic: str
+    since: int
+    ttl_ms: int
+    grace_ms: int
+
+    @property
+    def lease_end(self) -> int:
+        return self.since + self.ttl_ms
+
+    @property
+    def live_until(self) -> int:
+        return self.lease_end + self.grace_ms
+
+    def encode(self) -> str:
+        """Return what the store keeps of it under its id."""
+        return f"{self.ttl_ms} {self.grace_ms} {self.since} {self.topic}"
+
+
+def decode_record(claim_id: str, stored: bytes) -> ClaimRecord:
+    """Return the record that `ClaimRecord.encode` made `stored` from."""
+    ttl_ms, grace_ms, since, topic = stored.decode().split(" ", 3)
+    return ClaimRecord(claim_id, topic, int(since), int(ttl_ms), int(grace_ms))
+
+
 class ClaimRequest(NamedTuple):
     """A request for due tasks of a topic, in one shard: as many as the worker has slots for."""
 
@@ -67,6 +99,8 @@ class ClaimRequest(NamedTuple):
     """True if permits were taken for it: the claim then passes a hold for a rate that another instance has set."""
     is_pull: bool = False
     """True for a claim of a consumer, of a topic that no worker claims of: it passes every hold, and leaves it held."""
+    record: ClaimRecord | None = None
+    """The record under which a consumer claims them; then the topic is the only one of its shard."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -89,6 +123,9 @@ class Claim(msgspec.Struct, frozen=True):
     put_back_for: Held | None = None
     """Why it was put back when it was claimed before: ORIGIN (which was full or held) or FAULT; None if it was not.
     `due_at` is its first one."""
+    claim_id: str = ""
+    """The id of the record under which it was claimed, "" for none. Then its task has the end of its ttl that the index
+    of such tasks has: see `ClaimRecord`."""
 
 
 class PutBack(NamedTuple):
@@ -157,6 +194,16 @@ class TaskRecord(msgspec.Struct, frozen=True):
     """When a task in delay was first due that was put back, and has a later score; None for any other."""
     put_back_for: Held | None = None
     """Why it was put back: ORIGIN or FAULT."""
+    fence: int = 0
+    """The fence of the lease of a task in flight."""
+    claim_id: str = ""
+    """The id of the record under which a task in flight was claimed, "" for none."""
+
+    def lease(self, now: int) -> Lease | None:
+        """Return the lease that holds the task at `now` (ms); None if it is not in flight, or its lease has ended."""
+        if self.state is not Bucket.UNACK or self.score <= now or not isinstance(self.task, Task):
+            return None
+        return lease_of(self.task, self.fence, self.task.execute_at)
 
     @property
     def due_at(self) -> int:

@@ -1,13 +1,17 @@
 -- claim: move due tasks of some topics, delay -> unack.
 --
--- KEYS: pool, attempts, outcome, wake sets of delay and unack, then for each topic: delay, unack
+-- KEYS: pool, attempts, outcome, wake sets of delay and unack, then for each topic: delay, unack; with a record also
+--       expiry, the record
 -- ARGV: now, maximum bytes of bodies of each topic (one task is always claimed), base of the fences: the tasks claimed
 --       get the next numbers; then for each topic: topic (none twice), maximum number of tasks, end of their lease,
---       hold the rest until this moment to keep to its rate ('' for no hold), '1' if permits were taken, or 'pull' if
---       consumers claim the topic's tasks
+--       hold the rest until this moment to keep to its rate ('' for no hold), '1' if permits were taken, 'pull' if
+--       consumers claim the topic's tasks, or 'record' if they claim them under a record, which is for one topic only;
+--       with a record also its id, what it keeps of itself, for how many ms it lasts, and until when those tasks live
+--       at least that have a ttl
 --       All topics together may have as many bytes as all of them are allowed.
 -- Returns for each topic {its wake time ('' if nothing is left, or if it is paused), number of orphan entries removed,
---         {id, body, due time, attempt, fence, last failure or ''}, ...}, or the error if its buckets cannot be read
+--         {id, body, due time, attempt, fence, last failure or ''}, ...}, or the error if its buckets cannot be read;
+--         under a record each task also has the end of its ttl ('' if it has none)
 --
 -- The due time of a task that was put back is its first one, with a zero before it.
 -- A task is claimed only if it is new in unack. An entry that has no body, or that is in unack already, is an orphan: it
@@ -19,6 +23,7 @@
 -- which another instance may have set since because it got no permits.
 -- A pull passes every hold. A topic of which it takes a task is held from then on, so that no worker claims of it; if
 -- nothing is due, a pull writes nothing.
+-- Under a record a task that has not expired has the end of its ttl moved, if the record lives longer than that.
 -- If due tasks are left behind, the topic's wake time becomes now: its next turn comes after the topics that wait.
 -- Each command takes many tasks, and many topics where it can: a call from Lua costs more than most commands do.
 local pool, attempts, outcome, wake_delay, wake_unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -29,14 +34,19 @@ local FEW = 10
 -- Bodies are read in slices, the first a small one: all of them together may be far too large.
 local READ_FIRST, READ = 20, 80
 
+local has_record = ARGV[8] == 'record'
+local expiry, record = KEYS[8], KEYS[9]
+local record_id, record_text, record_ms, live_until = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
+local entry_format = has_record and '%.0f %.0f ' .. record_id or '%.0f %.0f'
+
 -- Read the first entries of the topics that are not held. Buckets that cannot be read must not stop the other topics.
 local names, answers, topics = {}, {}, {}
-for at = 4, #ARGV, 5 do names[#names + 1] = ARGV[at] end
+for at = 4, has_record and 8 or #ARGV, 5 do names[#names + 1] = ARGV[at] end
 local wakes = redis.call('ZMSCORE', wake_delay, unpack(names))
 local first_leases = redis.call('ZMSCORE', wake_unack, unpack(names))
 for n, entry in ipairs(wakes) do
   local at, delay = 5 * n - 1, KEYS[4 + 2 * n]
-  local limit, is_pulled, until_, for_rate = tonumber(ARGV[at + 1]), ARGV[at + 4] == 'pull', nil, nil
+  local limit, is_pulled, until_, for_rate = tonumber(ARGV[at + 1]), has_record or ARGV[at + 4] == 'pull', nil, nil
   if not is_pulled and is_held(entry, now) then until_, for_rate = held_until(entry) end
   if until_ and not (for_rate and ARGV[at + 4] == '1') then
     answers[n] = {until_ == math.huge and '' or string.format('%.0f', until_), 0}
@@ -90,7 +100,7 @@ end
 if #slice > 0 then read_slice() end
 
 -- Read what else is known of these tasks, and when the topics' next ones are due.
-local ids, begun, failures = {}, {}, {}
+local ids, begun, failures, ends = {}, {}, {}, {}
 for _, topic in ipairs(topics) do
   local taken = #topic.ids
   for _, id in ipairs(topic.ids) do ids[#ids + 1] = id end
@@ -108,6 +118,12 @@ for _, entry in ipairs(begun) do
   end
 end
 
+if has_record and #ids > 0 then
+  local members = {}
+  for i, id in ipairs(ids) do members[i] = expiry_member(names[1], id) end
+  ends = redis.call('ZMSCORE', expiry, unpack(members))
+end
+
 -- Move them. The first write is a removal; a topic that cannot be written to is left as it is.
 local all = {}
 for _, topic in ipairs(topics) do
@@ -115,7 +131,7 @@ for _, topic in ipairs(topics) do
 end
 if #all > 0 then redis.call('ZREM', wake_delay, unpack(all)) end
 
-local position, attempts_begun, bodiless, turns, unack_wakes = 0, {}, {}, {}, {}
+local position, attempts_begun, bodiless, turns, unack_wakes, recorded = 0, {}, {}, {}, {}, {}
 for _, topic in ipairs(topics) do
   local leases, first = {}, position
   for i, id in ipairs(topic.ids) do
@@ -137,9 +153,13 @@ for _, topic in ipairs(topics) do
         local attempt = begun_and_fence(entry) + 1
         fence = fence + 1
         attempts_begun[#attempts_begun + 1] = id
-        attempts_begun[#attempts_begun + 1] = string.format('%.0f %.0f', attempt, fence)
+        attempts_begun[#attempts_begun + 1] = string.format(entry_format, attempt, fence)
         local due = first_due(entry) or topic.entries[2 * i]
         answer[#answer + 1] = {id, body, due, attempt, fence, failures[first + i] or ''}
+        if has_record then
+          answer[#answer][7] = ends[i] or ''
+          recorded[#recorded + 1] = answer[#answer]
+        end
       else
         answer[2] = answer[2] + 1
         if not body then bodiless[#bodiless + 1] = id end
@@ -176,5 +196,23 @@ if #attempts_begun > 0 then redis.call('HSET', attempts, unpack(attempts_begun))
 if #bodiless > 0 then
   redis.call('HDEL', attempts, unpack(bodiless))
   redis.call('HDEL', outcome, unpack(bodiless))
+end
+
+-- Record what was claimed.
+if #recorded > 0 then
+  local tasks, moved = {}, {}
+  for _, task in ipairs(recorded) do
+    tasks[#tasks + 1] = task[1]
+    tasks[#tasks + 1] = string.format('%.0f %.0f', task[5], task[3])
+    local end_ = tonumber(task[7])
+    if end_ and end_ > now and end_ < tonumber(live_until) then
+      task[7] = live_until
+      moved[#moved + 1] = live_until
+      moved[#moved + 1] = expiry_member(names[1], task[1])
+    end
+  end
+  redis.call('HSET', record, '', record_text, unpack(tasks))
+  redis.call('PEXPIRE', record, record_ms)
+  if #moved > 0 then redis.call('ZADD', expiry, 'XX', 'GT', unpack(moved)) end
 end
 return answers

@@ -80,7 +80,7 @@ local function read_states(ids, delay, unack, error_, dead, attempts, outcome)
 end
 
 -- The number of deliveries begun and the fence of the current lease, from a task's entry in `attempts`. A third word may
--- follow: what a consumer's claim is known by.
+-- follow: the id of the record under which a consumer has claimed it.
 local function begun_and_fence(entry)
   if not entry then return 0, nil end
   local begun, fence = string.match(entry, '^(%d+) (%d+)')
