@@ -48,8 +48,9 @@ class Listing:
     ) -> AsyncGenerator[ListSlice]:
         """Yield the tasks of one topic's ranges in one order, some at a time, with their bodies.
 
-        A slice may be empty. `limit` is how many tasks the caller will use; one more tells it that others follow. With
-        `reason`, only tasks whose last failure has this reason.
+        A slice may be empty. `limit` is how many tasks the caller will use; one more tells it that others follow. (One
+        that goes on all the same, because it leaves many out, gets larger slices.) With `reason`, only tasks whose last
+        failure has this reason.
 
         Raises:
             StoreDown: the store cannot be read.
@@ -61,7 +62,7 @@ class Listing:
             if not entries:
                 if cursor.ended:
                     return
-                entries = await cursor.fetch(max(min(wanted, MAX_BODIES), 1))
+                entries = await cursor.fetch(min(wanted, MAX_BODIES) if wanted > 0 else MAX_BODIES)
                 if not entries:
                     if cursor.position is not None:
                         yield ListSlice([], cursor.position, cursor.examined)
@@ -165,14 +166,15 @@ class BucketCursor:
     def __init__(self, client: Client, keys: Keys, ranges: Sequence[BucketRange], ahead: int) -> None:
         self._client = client
         self._sources = [_ShardSource(shard, range_) for range_ in ranges for shard in keys.shards]
-        parts = len(self._sources)
-        self._chunk = min(ahead if parts == 1 else ahead // parts + SLACK, MAX_READ)
+        self._ahead = ahead
 
     async def fetch(self, count: int) -> list[BucketEntry]:
         """Return the next entries; fewer than `count` only at the end. Raises StoreDown."""
         fetched: list[BucketEntry] = []
+        parts, ahead = len(self._sources), max(self._ahead, count)
+        chunk = min(ahead if parts == 1 else ahead // parts + SLACK, MAX_READ)
         while len(fetched) < count:
-            await self._fill()
+            await self._fill(chunk)
             heads = [(source.buffer[0], source) for source in self._sources if source.buffer]
             if not heads:
                 break
@@ -189,20 +191,20 @@ class BucketCursor:
                     break
         return fetched
 
-    async def _fill(self) -> None:
-        """Read on wherever the buffer is empty and the range has not ended."""
+    async def _fill(self, chunk: int) -> None:
+        """Read on, `chunk` entries of each source, wherever the buffer is empty and the range has not ended."""
         sources = [source for source in self._sources if not source.buffer and not source.ended]
         commands: list[Command] = []
         for source in sources:
             topic, bucket, since, before, _ = source.range
             arguments: list[Argument] = ["-inf" if since is None else since, "+inf" if before is None else before]
-            arguments += [self._chunk, *(("", b"") if source.after is None else source.after)]
+            arguments += [chunk, *(("", b"") if source.after is None else source.after)]
             commands.append(scripts.LIST.call([source.shard.bucket(bucket, topic.encode())], arguments))
         for source, answer in zip(sources, await self._client.execute_all("list", commands), strict=True):
             for packed, score in pairs(answer):
                 source.after = int(float(score)), packed
                 source.buffer.append(BucketEntry(*source.after, source.shard.index, source.range.bucket))
-            source.ended = len(answer) < 2 * self._chunk
+            source.ended = len(answer) < 2 * chunk
 
 
 class _ShardSource:
