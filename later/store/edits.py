@@ -27,8 +27,9 @@ from later.store.types import Deletion, TaskEdit, TaskRecord
 CHANGED, OTHER_BODY = 1, 0
 """Codes that a script returns for a task. Any other code means that the task is in a bucket that the verb refuses."""
 
-LEFT, IN_FLIGHT = 2, 3
-"""More codes of the script `delete`: the task is dead and was left, or it was deleted while it was in flight."""
+LEFT, IN_FLIGHT, LEASED = 2, 3, 4
+"""More codes of the script `delete`: the task is dead and was left, it was deleted while it was in flight, or it was left
+because it is in flight."""
 
 Result = TaskRecord | LaterError
 Results = dict[str, Result]
@@ -101,6 +102,16 @@ class Edits:
         The ids of ended tasks stay remembered.
         """
         return _first_occurrences(ids, await apply_in_batches(ids, partial(self._delete, leave_dead=True)))
+
+    async def delete_of_topic(
+        self, topic: str, ids: Sequence[str], unleased_at: int | None = None
+    ) -> list[Deletion | LaterError]:
+        """Remove tasks of one topic as `delete_pending` does; `NotFound` for one of another topic.
+
+        With `unleased_at` (ms), `InFlight` for one whose lease ends later, and it stays.
+        """
+        delete = partial(self._delete, leave_dead=True, topic=topic.encode(), unleased_at=unleased_at)
+        return _first_occurrences(ids, await apply_in_batches(ids, delete))
 
     async def preview_delete(self, ids: Sequence[str]) -> list[Deletion | LaterError]:
         """Return what `delete` would answer now, and change nothing."""
@@ -183,19 +194,25 @@ class Edits:
                 results[id] = Deletion(id_of(id), ended=True) if answer else NotFound(id_of(id))
         return results
 
-    async def _delete(self, left: list[str], *, leave_dead: bool) -> dict[str, Deletion | LaterError]:
-        """Return the results for those tasks whose bodies fit in one round trip: for one at least."""
+    async def _delete(
+        self, left: list[str], *, leave_dead: bool, topic: bytes | None = None, unleased_at: int | None = None
+    ) -> dict[str, Deletion | LaterError]:
+        """Return the results for those tasks whose bodies fit in one round trip: for one at least.
+
+        With a `topic`, no task of another one is found.
+        """
         results: dict[str, Deletion | LaterError] = {}
         for _ in range(MAX_STARTS):
             try:
                 looked_up = await self._lookup.stored_tasks(left)
+                looked_up = {name: _only_of(topic, stored) for name, stored in looked_up.items()}
                 found = [stored for stored in looked_up.values() if isinstance(stored, StoredTask)]
                 answers = await fan_out(
                     self._client,
                     "delete",
                     found,
                     lambda stored: ShardTopic(stored.shard, stored.topic),
-                    lambda target, some: _delete_command(*target, some, leave_dead),
+                    lambda target, some: _delete_command(*target, some, leave_dead, unleased_at),
                 )
             except StoreDown as error:
                 if not results:
@@ -203,21 +220,36 @@ class Edits:
                 return results | dict.fromkeys(left, error)  # what came before the failure is known
             results |= {id: error for id, error in looked_up.items() if isinstance(error, LaterError)}
             for stored, answer in zip(found, answers, strict=True):
-                if isinstance(answer, LaterError):
-                    results[stored.name] = answer
-                elif answer == LEFT:
-                    results[stored.name] = _not_pending(id_of(stored.name))
-                elif answer != OTHER_BODY:
-                    results[stored.name] = Deletion(id_of(stored.name), in_flight=answer == IN_FLIGHT)
+                result = answer if isinstance(answer, LaterError) else _parse_deletion(id_of(stored.name), answer)
+                if result is not None:
+                    results[stored.name] = result
             left = [id for id in looked_up if id not in results]
             if not left:
                 return results
         return results | dict.fromkeys(left, changed_too_often())
 
 
-def _delete_command(shard: Shard, topic: bytes, stored_tasks: Sequence[StoredTask], leave_dead: bool) -> Command:
+def _only_of(topic: bytes | None, stored: StoredTask | LaterError) -> StoredTask | LaterError:
+    """Return a task that was read, or `NotFound` if it is not of this topic."""
+    if topic is not None and isinstance(stored, StoredTask) and stored.topic != topic:
+        return NotFound(id_of(stored.name))
+    return stored
+
+
+def _parse_deletion(id: str, code: int) -> Deletion | Conflict | None:
+    """Return the result of a delete of a task; None if it has another body by now."""
+    if code == OTHER_BODY:
+        return None
+    if code == LEFT:
+        return _not_pending(id)
+    return InFlight(f"the task {id!r} is in flight") if code == LEASED else Deletion(id, in_flight=code == IN_FLIGHT)
+
+
+def _delete_command(
+    shard: Shard, topic: bytes, stored_tasks: Sequence[StoredTask], leave_dead: bool, unleased_at: int | None
+) -> Command:
     keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values(), shard.expiry]
-    arguments: list[Argument] = [topic, int(leave_dead)]
+    arguments: list[Argument] = [topic, int(leave_dead), "" if unleased_at is None else unleased_at]
     for stored in stored_tasks:
         arguments += [pack_id(stored.name), stored.raw, int(stored.has_ttl)]
     return scripts.DELETE.call(keys, arguments)
