@@ -69,9 +69,9 @@ class LeaseHandlers:
         self._signal = signal
         self._random = random
         timeout_s = store.client.timeout_s
-        self._ack = GroupCommit(_flattened(self._ack_group), queue_timeout_s=timeout_s)
-        self._nack = GroupCommit(_flattened(self._nack_group), queue_timeout_s=timeout_s)
-        self._release = GroupCommit(_flattened(self._release_group), queue_timeout_s=timeout_s)
+        self._ack = GroupCommit(flattened(self._ack_group), queue_timeout_s=timeout_s)
+        self._nack = GroupCommit(flattened(self._nack_group), queue_timeout_s=timeout_s)
+        self._release = GroupCommit(flattened(self._release_group), queue_timeout_s=timeout_s)
 
     async def ack(self, request: web.Request) -> web.StreamResponse:
         """`POST /ack`."""
@@ -219,7 +219,7 @@ def report_death(metrics: Metrics, id: str, topic: str, verdict: Verdict) -> Non
     log.warning("task dead", id=id, topic=topic, attempt=failure.attempt, reason=reason, message=message)
 
 
-def _flattened(
+def flattened(
     call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
 ) -> Callable[[Sequence[Sequence[Item]]], Awaitable[list[Sequence[Answer]]]]:
     """Return a function that calls `call` once with the items of many requests, and returns the answers by request."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from aiohttp import web
 from msgspec import UNSET
@@ -14,14 +14,15 @@ from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
 from later.api.response_schemas import CreateResponse, deletion_view, due_time, expiry_warning, task_view
+from later.api.task_creation import create_tasks
 from later.core.admit import admit
-from later.core.errors import LaterError, Refused
+from later.core.errors import Refused
 from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
-from later.store.types import CreateResult, ExistingTask
+from later.store.types import CreateResult
 
 
 class TaskHandlers:
@@ -39,14 +40,14 @@ class TaskHandlers:
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
-        self._create: GroupCommit[Task, CreateResult] = GroupCommit(self._create_group, queue_timeout_s=timeout_s)
+        create = partial(create_tasks, store, metrics, signals)
+        self._create: GroupCommit[Task, CreateResult] = GroupCommit(create, queue_timeout_s=timeout_s)
         self._query = GroupCommit(store.lookup.query, queue_timeout_s=timeout_s)
         self._delete = GroupCommit(store.edits.delete, queue_timeout_s=timeout_s)
         self._metrics = metrics
         self._check_callback = callback_check.check
         self._max_body = max_body
         self._pending_writes = pending_writes
-        self._signals = signals
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create`."""
@@ -69,16 +70,6 @@ class TaskHandlers:
                 warning=expiry_warning(task, created),
             )
         )
-
-    async def _create_group(self, tasks: Sequence[Task]) -> list[CreateResult | LaterError]:
-        """Store tasks of several requests, count them, and signal the new ones."""
-        results = await self._store.tasks.create(tasks)
-        if created := [task for task, result in zip(tasks, results, strict=True) if result is True]:
-            self._metrics.tasks_created.inc(len(created))
-            self._signals.tasks_created(created)
-        if len(created) < len(results):
-            self._metrics.tasks_duplicate.inc(sum(isinstance(result, ExistingTask) for result in results))
-        return results
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query`."""

@@ -1,0 +1,199 @@
+"""Messages of Zaqar's API: what a post asks for, checked as Zaqar checks it, and a task as it is shown as a message.
+
+A message whose body is a string is a task with that content; any other body is the content as the client wrote it, and
+the task says that it is JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from later.api.zaqar.error_answers import ROOT, ZaqarError, invalid_body, invalid_request
+from later.api.zaqar.protocol import ZaqarCall, parse_json
+from later.core.admit import admit
+from later.core.clock import Interval
+from later.core.policy import Policy, plain_number
+from later.core.policy_scopes import Policies
+from later.core.task import Draft, Task, new_id
+from later.core.validation import MAX_AHEAD_MS
+
+MAX_POST_BYTES = 262_144
+"""The most bytes of a post, as Zaqar has it; a smaller `--max-body` counts, and so does what a queue's metadata say."""
+MIN_TTL_S = 60
+MAX_TTL_S = 1_209_600
+DEFAULT_TTL_S = 3600
+"""The ttl of a message where neither it nor its queue says anything."""
+
+
+# Posting
+
+
+class PostedMessage(NamedTuple):
+    """A message as it was posted: its content, and what it says of its ttl and delay (None: nothing)."""
+
+    content: str
+    is_json: bool
+    ttl_s: int | None
+    delay_s: int | None
+
+
+class _Body(msgspec.Struct):
+    """A message whose body is not decoded."""
+
+    body: msgspec.Raw
+
+
+class _Bodies(msgspec.Struct):
+    """The messages of a post, whose bodies are not decoded."""
+
+    messages: list[_Body]
+
+
+_decode_bodies = msgspec.json.Decoder(_Bodies).decode
+
+
+def parse_post(body: bytes) -> list[PostedMessage]:
+    """Return the messages in the body of a post. Raises ZaqarError."""
+    if not body:
+        raise invalid_body("Request body can not be empty")
+    document = parse_json(body)
+    if not isinstance(document, dict) or "messages" not in document:
+        raise invalid_request("No messages were found in the request body.")
+    items = document["messages"]
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise invalid_body("Document type not supported.")
+    checked = [(_integer(item, "ttl"), _value(item, "body"), _integer(item, "delay")) for item in items]
+    if not checked:
+        raise invalid_request("No messages to enqueu.")  # as Zaqar spells it
+    messages: list[PostedMessage] = []
+    for (ttl_s, value, delay_s), raw in zip(checked, _decode_bodies(body).messages, strict=True):
+        is_json = not isinstance(value, str)
+        content = bytes(raw.body).decode() if is_json else value
+        messages.append(PostedMessage(content, is_json, ttl_s, delay_s))
+    return messages
+
+
+def _integer(item: Mapping[str, object], field: str) -> int | None:
+    """Return an integer of a message; None if it is absent. Raises ZaqarError."""
+    if field not in item:
+        return None
+    value = item[field]
+    if type(value) is not int:  # true is no number
+        raise invalid_body(f'The value of the "{field}" field must be a int.')
+    return value
+
+
+def _value(item: Mapping[str, object], field: str) -> object:
+    if field not in item:
+        raise invalid_body(f'Missing "{field}" field.')
+    return item[field]
+
+
+def check_post_size(size: int, limit: int, own_limit: object) -> None:
+    """Check the bytes of a post; `own_limit` is what the queue's metadata say, if they do. Raises ZaqarError."""
+    if isinstance(own_limit, int) and size > min(own_limit, limit):
+        raise invalid_request(
+            f"Message collection size is too large. The max size for current queue is {min(own_limit, limit)}. It is "
+            f"calculated by max size = min(max_messages_post_size_config: {limit}, max_messages_post_size_queue: "
+            f"{own_limit})."
+        )
+    if size > limit:
+        raise post_too_large(limit)
+
+
+def post_too_large(limit: int) -> ZaqarError:
+    return invalid_request(f"Message collection size is too large. Max size {limit}")
+
+
+def admit_messages(
+    messages: Sequence[PostedMessage], call: ZaqarCall, policies: Policies, now: Interval, due_at_once: int
+) -> list[Task]:
+    """Return the tasks that messages become, posted at `now`, in the order of the post.
+
+    A message without a delay is due, and created, at `due_at_once` (ms).
+
+    Raises:
+        ZaqarError: the ttl or delay of one of them is out of bounds.
+        Refused: the policy of the queue allows no delays.
+    """
+    policy = policies.for_topic(call.topic)
+    for message in messages:
+        _check_times(message, policy)
+    default_ttl_s = None if policy.ttl_ms else DEFAULT_TTL_S
+    tasks: list[Task] = []
+    for content, is_json, ttl_s, delay_s in messages:
+        draft = Draft(
+            topic=call.topic, content=content, ttl=default_ttl_s if ttl_s is None else ttl_s, delay=delay_s
+        )
+        task = admit(draft, policies, now.high, new_id(), call.caller)
+        at = due_at_once if task.execute_at == now.high else task.created_at
+        earlier_ms = task.created_at - at
+        tasks.append(
+            msgspec.structs.replace(
+                task,
+                created_at=at,
+                execute_at=task.execute_at - earlier_ms,
+                expires_at=None if task.expires_at is None else task.expires_at - earlier_ms,
+                client=call.client_id,
+                is_json=is_json,
+            )
+        )
+    return tasks
+
+
+def _check_times(message: PostedMessage, policy: Policy) -> None:
+    """Check the ttl and the delay of a message. Raises ZaqarError."""
+    if message.ttl_s is not None and not MIN_TTL_S <= message.ttl_s <= MAX_TTL_S:
+        raise invalid_request(
+            f"The TTL for a message may not exceed {MAX_TTL_S} seconds, and must be at least {MIN_TTL_S} seconds long."
+        )
+    max_delay_s = plain_number((policy.max_delay_ms or MAX_AHEAD_MS) / 1000)
+    if message.delay_s is not None and not 0 <= message.delay_s <= max_delay_s:
+        raise invalid_request(  # without a space after the comma, as Zaqar has it
+            f"The Delay TTL for a message may not exceed {max_delay_s} seconds,and must be at least 0 seconds long."
+        )
+
+
+def due_at_once(now: Interval, last: int) -> int:
+    """Return when (ms) a message is due that is posted at `now` without a delay.
+
+    Other processes know the store's time no better than this one, and its low end may be that much lower there: the
+    message is to be there for a claim in any of them at once. It is not before `last`, that of the message before, so
+    that the messages of this process keep their order.
+    """
+    return min(max(2 * now.low - now.high, last), now.low)
+
+
+# Showing
+
+
+def message_href(queue: str, id: str) -> str:
+    """Return the path of a message."""
+    return f"{ROOT}/queues/{queue}/messages/{quote(id, safe=':')}"
+
+
+def message_view(
+    task: Task, *, href: str, claim_id: str | None, claim_count: int, now: int, ttl_s: int
+) -> dict[str, object]:
+    """Return a task as Zaqar's API shows it; its clients take no further field.
+
+    `href` is its path (see `message_href`), to which the claim that holds it is added: last, because clients take what
+    follows the last `=`. `claim_count` is how many attempts have begun.
+    """
+    return {
+        "id": task.id,
+        "href": href if claim_id is None else f"{href}?claim_id={claim_id}",
+        "ttl": ttl_s,
+        "age": max(now - task.created_at, 0) // 1000,
+        "body": msgspec.Raw(task.content.encode()) if task.is_json else task.content,
+        "claim_count": claim_count,
+    }
+
+
+def shown_ttl_s(task: Task, ends_at: int | None) -> int:
+    """Return the ttl that a message shows: from its birth until it ends at `ends_at` (ms), or Zaqar's longest."""
+    return MAX_TTL_S if ends_at is None else -((task.created_at - ends_at) // 1000)
