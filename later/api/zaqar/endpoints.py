@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from later.api.authorization import Authorization
+from later.api.authorization import Authorization, NoScope
 from later.api.due_signals import DueSignals
 from later.api.load_shedding import PendingWrites
 from later.api.routes import Route
 from later.api.task_answers import BytesInAnswers
 from later.api.zaqar.error_answers import ROOT
 from later.api.zaqar.protocol import ZaqarHandler, check_calls
-from later.api.zaqar.service_calls import ServiceHandlers
+from later.api.zaqar.service_calls import NOT_READY, ServiceHandlers
 from later.core.api_keys import Scope
 from later.core.errors import LaterError
 from later.metrics import Metrics
@@ -48,11 +48,14 @@ def zaqar_routes(
 def _service_routes(service: ServiceHandlers) -> list[Route]:
     return [
         _route("GET", f"{ROOT}/", service.home, Scope.READ, "The home document could not be read."),
-        _route("GET", f"{ROOT}/ping", service.ping, Scope.READ, "The server is not ready."),
+        _route("GET", f"{ROOT}/ping", service.ping, Scope.READ, NOT_READY),
         _route("GET", f"{ROOT}/health", service.health, Scope.READ, "Health status could not be read."),
     ]
 
 
-def _route(method: str, path: str, handler: ZaqarHandler, scope: Scope, failure: str) -> Route:
-    """Return a route; `failure` is the sentence that answers it while the store is away."""
+def _route(method: str, path: str, handler: ZaqarHandler, scope: Scope | NoScope, failure: str) -> Route:
+    """Return a route; `failure` is the sentence that answers it while the store is away.
+
+    The handler of a route without a scope asks for one that depends on its query: `call.caller.require(…)`.
+    """
     return Route(method, path, check_calls(handler, failure), scope, is_zaqar=True)

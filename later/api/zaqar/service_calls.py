@@ -10,6 +10,7 @@ from aiohttp import web
 
 from later.api.json_response import DATA_HEADERS
 from later.api.load_shedding import PendingWrites
+from later.api.zaqar.error_answers import unavailable
 from later.api.zaqar.home_document import home_document
 from later.api.zaqar.protocol import ZaqarCall, document_response, no_content
 from later.core.errors import LaterError, StoreFull
@@ -18,6 +19,7 @@ from later.store.stats import SLICE
 
 HOME_DOCUMENT = msgspec.json.format(msgspec.json.encode(home_document()), indent=4)
 HOME_HEADERS = {**DATA_HEADERS, "Cache-Control": "max-age=86400", "Content-Type": "application/json-home"}
+NOT_READY = "The server is not ready."
 
 
 class ServiceHandlers:
@@ -35,10 +37,9 @@ class ServiceHandlers:
         return web.Response(body=HOME_DOCUMENT, headers=HOME_HEADERS)
 
     async def ping(self, request: web.Request, call: ZaqarCall) -> web.StreamResponse:
-        """`GET /v2/ping`. Raises LaterError: the daemon is not ready."""
-        error = await self._why_not_ready()
-        if error is not None:
-            raise error
+        """`GET /v2/ping`. Raises ZaqarError: the daemon is not ready. Why is said at `/readyz`, to those who may know."""
+        if await self._why_not_ready() is not None:
+            raise unavailable(NOT_READY)
         return no_content()
 
     async def health(self, request: web.Request, call: ZaqarCall) -> web.StreamResponse:
