@@ -106,6 +106,7 @@ def build_app(
             signals=signals,
             bytes_in_answers=bytes_in_answers,
             remember_ms=settings.remember_ms,
+            max_body=settings.max_body,
             why_not_ready=health.why_not_ready,
         ),
     ]

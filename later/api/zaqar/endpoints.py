@@ -34,6 +34,7 @@ def zaqar_routes(
     signals: DueSignals,
     bytes_in_answers: BytesInAnswers,
     remember_ms: int,
+    max_body: int,
     why_not_ready: Callable[[], Awaitable[LaterError | None]],
 ) -> list[Route]:
     """Return the routes of Zaqar's API."""
@@ -53,9 +54,11 @@ def _service_routes(service: ServiceHandlers) -> list[Route]:
     ]
 
 
-def _route(method: str, path: str, handler: ZaqarHandler, scope: Scope | NoScope, failure: str) -> Route:
-    """Return a route; `failure` is the sentence that answers it while the store is away.
+def _route(
+    method: str, path: str, handler: ZaqarHandler, scope: Scope | NoScope, failure: str, **failures: str
+) -> Route:
+    """Return a route; `failure` is the sentence that answers it while the store is away (see `check_calls`).
 
     The handler of a route without a scope asks for one that depends on its query: `call.caller.require(…)`.
     """
-    return Route(method, path, check_calls(handler, failure), scope, is_zaqar=True)
+    return Route(method, path, check_calls(handler, failure, **failures), scope, is_zaqar=True)

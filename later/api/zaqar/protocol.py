@@ -69,10 +69,11 @@ def topic_of(project: str, queue: str) -> str:
     return queue if project == DEFAULT_NAMESPACE else f"{project}/{queue}"
 
 
-def check_calls(handler: ZaqarHandler, failure: str) -> Handler:
+def check_calls(handler: ZaqarHandler, failure: str, **failures: str) -> Handler:
     """Return a handler of all requests: those that break a rule are refused, the others are given to `handler`.
 
-    `failure` is the sentence that answers a call while the store does not take it.
+    `failure` is the sentence that answers a call while the store does not take it; `failures` has other ones, for calls
+    with that parameter in their query.
     """
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -81,7 +82,7 @@ def check_calls(handler: ZaqarHandler, failure: str) -> Handler:
             return await handler(request, call)
         except LaterError as error:
             if problem_type(error).status == 503:
-                raise unavailable(failure) from error
+                raise unavailable(next((failures[name] for name in request.query if name in failures), failure)) from error
             raise
 
     return answer
