@@ -112,6 +112,11 @@ class Policies:
         """The topics that have settings of their own, in the order of their bytes."""
         return sorted(scope.name for scope in self.settings if scope.level is Level.TOPIC)
 
+    @cached_property
+    def queues(self) -> list[str]:
+        """The topics that say themselves how their tasks are delivered, as queues do, in the order of their bytes."""
+        return [topic for topic in self.topics if "deliver" in self.settings[topic_scope(topic)].fields]
+
     def settings_at(self, scope: PolicyScope) -> Settings:
         """Return the scope's own settings."""
         return self.settings.get(scope, NO_SETTINGS)

@@ -128,7 +128,7 @@ class DeadLetters:
         return result._replace(next_due_at=due_time(handled)) if result.more and rate is not None else result
 
     async def purge(self, ranges: Sequence[BucketRange], limit: int | None = None) -> MoveResult:
-        """Remove the tasks of these ranges, at most `limit`. No range may be one of unack.
+        """Remove the tasks of these ranges, at most `limit`. A task that was in flight is then settled in vain.
 
         One script runs at a time: a pipeline of them would hold the store up for as long as all of them take.
         """

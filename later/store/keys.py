@@ -11,6 +11,7 @@
 |                         |        | any of them was changed last, in µs                                      |
 | `{later:topics}:changes` | zset  | the scopes changed last → the version of their last change; and          |
 |                         |        | `version:<v>` → itself, of the last versions                             |
+| `{later:topics}:queues` | hash   | topic → what of the metadata of its queue is no policy, as JSON          |
 | `{later:topics}:ramps`  | zset   | topic → when it is at full speed again                                   |
 | `{later:topics}:origins` | zset | topic → when the last hold of one of its origins ends                   |
 | `{later:auth}:keys`     | hash   | API keys: id → what is kept of the key, as JSON, which is not the key    |
@@ -135,6 +136,7 @@ class Keys:
         self.workers = prefix.encode() + b":workers"
         self.policies = b"{%s:topics}:policies" % prefix.encode()
         self.policy_changes = b"{%s:topics}:changes" % prefix.encode()
+        self.queues = b"{%s:topics}:queues" % prefix.encode()
         self.ramps = b"{%s:topics}:ramps" % prefix.encode()
         self.held_origin_topics = b"{%s:topics}:origins" % prefix.encode()
         self.api_keys = b"{%s:auth}:keys" % prefix.encode()

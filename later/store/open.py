@@ -26,6 +26,7 @@ from later.store.origin_holds import OriginHolds
 from later.store.permits import Permits
 from later.store.policies import PolicyBook
 from later.store.pulls import Pulls
+from later.store.queue_book import QueueBook
 from later.store.scan import Scanner
 from later.store.schema import Execute, check_store, stored_shards
 from later.store.settings import StoreSettings
@@ -58,6 +59,7 @@ class Store:
     permits: Permits
     origin_holds: OriginHolds
     policies: PolicyBook
+    queues: QueueBook
     key_book: KeyBook
     audit_trail: AuditTrail
     signing: SigningBook
@@ -77,6 +79,8 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
     tasks, lookup, expiry = Tasks(client, keys, due_notices), Lookup(client, keys), Expiry(client, keys)
     pulls = Pulls(client, keys, tasks, lookup, due_notices)
     time = StoreTime(clock, partial(client.execute_timed, "time", []))
+    policies = PolicyBook(client, keys, policy, clock.monotonic)
+    stats, topic_index, dead_letters = Stats(client, keys), TopicIndex(client, keys), DeadLetters(client, keys)
     return Store(
         client=client,
         clock=clock,
@@ -89,14 +93,15 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
         lookup=lookup,
         edits=Edits(client, keys),
         listing=Listing(client, keys),
-        dead_letters=DeadLetters(client, keys),
+        dead_letters=dead_letters,
         expiry=expiry,
         bulk_jobs=BulkJobs(client, keys),
-        stats=Stats(client, keys),
-        topic_index=TopicIndex(client, keys),
+        stats=stats,
+        topic_index=topic_index,
         permits=Permits(client, keys, instance),
         origin_holds=OriginHolds(client, keys),
-        policies=PolicyBook(client, keys, policy, clock.monotonic),
+        policies=policies,
+        queues=QueueBook(client, keys, policies, stats, topic_index, dead_letters),
         key_book=KeyBook(client, keys, clock.monotonic),
         audit_trail=AuditTrail(client, keys, clock),
         signing=SigningBook(client, keys, clock.monotonic, time.now),

@@ -6,8 +6,9 @@ A decision takes one `Policies` and stays with it, so that no task is judged by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,12 +30,20 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Settings).decode
 
 
+class Replacement(NamedTuple):
+    """New settings of a scope; and the new metadata of the queue that it is, as JSON (b"": none; None: they stay)."""
+
+    settings: Settings
+    metadata: bytes | None = None
+
+
 class PolicyBook:
     """Reads and changes policies. `daemon` applies where nothing is set; `monotonic` returns seconds."""
 
     def __init__(self, client: Client, keys: Keys, daemon: Policy, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._keys = [keys.policies, keys.policy_changes, keys.ramps, keys.held_origin_topics]
+        self._written_keys = [keys.policies, keys.policy_changes, keys.queues]
         self._meta = keys.meta
         self._shards = keys.shards
         self._monotonic = monotonic
@@ -70,8 +79,22 @@ class PolicyBook:
     async def replace_settings(self, scope: PolicyScope, decide: Callable[[Policies], Settings]) -> Policies:
         """Replace the settings of one scope by those that `decide` returns; return the policies from then on.
 
-        `decide` gets the policies that the change is made from. If others are set meanwhile, it decides again. A topic
-        that becomes pulled is held at once, and so are the topics of a namespace when a worker meets them.
+        Raises: as `replace`.
+        """
+
+        async def decide_settings(policies: Policies) -> Replacement:
+            return Replacement(decide(policies))
+
+        return await self.replace(scope, decide_settings)
+
+    async def replace(
+        self, scope: PolicyScope, decide: Callable[[Policies], Awaitable[Replacement | None]]
+    ) -> Policies:
+        """Replace the settings of one scope, and perhaps the metadata of its queue, by what `decide` returns.
+
+        `decide` gets the policies that the change is made from; None leaves all as it is. If others are set meanwhile,
+        it decides again. A topic that becomes pulled is held at once, and so are the topics of a namespace when a
+        worker meets them. Returns the policies from then on.
 
         Raises:
             Refused: the result is no valid policy.
@@ -81,13 +104,15 @@ class PolicyBook:
         async with self._changing:  # many at once in this process would make each other start over
             for _ in range(MAX_STARTS):
                 before = await self.read()
-                version, settings = self._version, decide(before)
+                version, replacement = self._version or 0, await decide(before)
+                if replacement is None:
+                    return before
+                settings = replacement.settings
                 after = before.with_settings(scope, settings)
                 if settings.fields.get("deliver") == Deliver.PULL:  # first, so that no older daemon starts meanwhile
                     await self._client.execute("set_policy", scripts.NEED.call([self._meta], [PULL]))
-                written = b"" if settings == NO_SETTINGS else _encode(settings)
-                arguments: list[Argument] = [f"{scope.level}:{scope.name}", version or 0, written, CHANGES_KEPT]
-                if await self._client.execute("set_policy", scripts.SET_POLICY.call(self._keys, arguments)) >= 0:
+                command = scripts.SET_POLICY.call(self._written_keys, _arguments(scope, version, replacement))
+                if await self._client.execute("set_policy", command) >= 0:
                     if scope.level is Level.TOPIC and after.for_scope(scope).deliver is Deliver.PULL:
                         await self._hold(scope.name)
                     await self._shared_read.renew_after_change()
@@ -118,3 +143,11 @@ class PolicyBook:
         self.ramps = {topic.decode(): int(float(at)) for topic, at in pairs(ramps)}
         self.held_origin_topics = {topic.decode(): int(float(at)) for topic, at in pairs(holding)}
         self._version, self._read_at = version, asked_at
+
+
+def _arguments(scope: PolicyScope, version: int, replacement: Replacement) -> list[Argument]:
+    """Return the arguments of the script `set_policy`."""
+    settings, metadata = replacement
+    written = b"" if settings == NO_SETTINGS else _encode(settings)
+    queue = "" if metadata is None else scope.name
+    return [f"{scope.level}:{scope.name}", version, written, CHANGES_KEPT, queue, metadata or b""]

@@ -44,9 +44,8 @@ class TopicIndex:
         only its own ones; those of the default namespace lie between all others, whose names are read in part.
         """
         found: dict[str, TopicCounts] = {}
-        start, end, read = after, "", limit
-        if namespace not in (None, DEFAULT_NAMESPACE):
-            start, end = max(after, f"{namespace}/"), f"{namespace}/{LAST}"
+        start, end = _bounds(namespace, after)
+        read = limit
         while len(found) < limit:
             indexed, read_to = await self._read_names(start, end, read)
             first, last = bisect_right(declared, start), bisect_left(declared, read_to) if read_to else len(declared)
@@ -69,6 +68,22 @@ class TopicIndex:
                 if namespace is not None and start not in mine:
                     start = f"{namespace_from_topic(start)}/{LAST}"
         return found
+
+    async def names(self, namespace: str) -> set[str]:
+        """Return the names of a namespace's topics that are in the index: perhaps some whose tasks are gone.
+
+        They are read as `page` reads them.
+        """
+        names: set[str] = set()
+        start, end = _bounds(namespace, "")
+        while True:
+            indexed, read_to = await self._read_names(start, end, SLICE)
+            names |= {name for name in indexed if namespace_from_topic(name) == namespace}
+            if read_to == end:
+                return names
+            start = max(indexed)
+            if namespace_from_topic(start) != namespace:
+                start = f"{namespace_from_topic(start)}/{LAST}"
 
     async def check_some(self) -> None:
         """Put the next few names right: called again and again, it removes and adds all that are wrong."""
@@ -110,3 +125,10 @@ class TopicIndex:
         for start in range(0, len(topics), SLICE):
             command = scripts.INDEX_TOPICS.call(keys, topics[start : start + SLICE])
             await self._client.execute("index_topics", command)
+
+
+def _bounds(namespace: str | None, after: str) -> tuple[str, str]:
+    """Return between which names those of a namespace lie that come after a name; "" for no bound."""
+    if namespace in (None, DEFAULT_NAMESPACE):
+        return after, ""
+    return max(after, f"{namespace}/"), f"{namespace}/{LAST}"

@@ -1,4 +1,4 @@
--- purge: remove tasks of one topic from one bucket: delay, error or dead, where nothing is in flight.
+-- purge: remove tasks of one topic from one bucket. The settle of a task that was in flight finds no lease.
 --
 -- ARGV: topic, least score, '(' and the score that all are below, maximum number of tasks
 -- Returns how many it removed. Tasks are taken in the order of the bucket and no body is read, so that a call is short.
