@@ -24,6 +24,7 @@ class AuditAction(StrEnum):
     TOPIC_PAUSED = "topic paused"
     TOPIC_RESUMED = "topic resumed"
     TOPIC_PURGED = "topic purged"
+    QUEUE_DELETED = "queue deleted"
     DEAD_REDRIVEN = "dead tasks redriven"
 
 

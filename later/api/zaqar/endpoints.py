@@ -11,6 +11,9 @@ from later.api.routes import Route
 from later.api.task_answers import BytesInAnswers
 from later.api.zaqar.error_answers import ROOT
 from later.api.zaqar.protocol import ZaqarHandler, check_calls
+from later.api.zaqar.queue_list import QueueListHandler
+from later.api.zaqar.queue_stats import QueueStatsHandler
+from later.api.zaqar.queues import QueueHandlers
 from later.api.zaqar.service_calls import NOT_READY, ServiceHandlers
 from later.core.api_keys import Scope
 from later.core.errors import LaterError
@@ -40,7 +43,7 @@ def zaqar_routes(
     """Return the routes of Zaqar's API."""
     return [
         *_service_routes(ServiceHandlers(store=store, pending_writes=pending_writes, why_not_ready=why_not_ready)),
-        # queues: *_queue_routes(QueueHandlers(…)), here
+        *_queue_routes(store),
         # messages: *_message_routes(MessageHandlers(…)), here
         # claims: *_message_claim_routes(MessageClaimHandlers(…)), here
     ]
@@ -51,6 +54,21 @@ def _service_routes(service: ServiceHandlers) -> list[Route]:
         _route("GET", f"{ROOT}/", service.home, Scope.READ, "The home document could not be read."),
         _route("GET", f"{ROOT}/ping", service.ping, Scope.READ, NOT_READY),
         _route("GET", f"{ROOT}/health", service.health, Scope.READ, "Health status could not be read."),
+    ]
+
+
+def _queue_routes(store: Store) -> list[Route]:
+    queues = QueueHandlers(store=store)
+    return [
+        _route("GET", QUEUES, QueueListHandler(store=store).list_queues, Scope.READ, "Queues could not be listed."),
+        _route("PUT", QUEUE, queues.create, Scope.ADMIN, "Queue could not be created."),
+        _route("GET", QUEUE, queues.show, Scope.READ, "Queue metadata could not be retrieved."),  # and HEAD
+        _route("PATCH", QUEUE, queues.change, Scope.ADMIN, "Queue could not be updated."),
+        _route("DELETE", QUEUE, queues.delete, Scope.ADMIN, "Queue could not be deleted."),
+        _route("POST", f"{QUEUE}/purge", queues.purge, Scope.EDIT, "Queue could not be purged."),
+        _route(
+            "GET", f"{QUEUE}/stats", QueueStatsHandler(store=store).show, Scope.READ, "Queue stats could not be read."
+        ),
     ]
 
 

@@ -73,6 +73,7 @@ def answer_error(request: web.BaseRequest, error: Exception) -> web.Response:
     match error:
         case ZaqarError():
             answer = error
+            closes = not request.content.is_eof()  # a body that is to come would be read in vain
         case web.HTTPMethodNotAllowed():
             answer = ZaqarError(405, "Method not allowed", f"This path does not take {request.method}.")
             headers["Allow"] = error.headers["Allow"]

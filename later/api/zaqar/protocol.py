@@ -21,6 +21,7 @@ from later.api.requests import read_body
 from later.api.zaqar.error_answers import ZaqarError, invalid_body, unavailable
 from later.core.caller import Caller
 from later.core.errors import LaterError, Refused
+from later.core.queue_metadata import is_queue_name
 from later.core.validation import DEFAULT_NAMESPACE, RESERVED_NAMESPACE, check_namespace
 
 CLIENT_ID = istr("Client-ID")
@@ -29,7 +30,6 @@ MAX_PROJECT_CHARS = 256
 MAX_NAME_BYTES = 254
 """The most bytes of a project and a queue, whose topic has a `/` in between."""
 FORM_TYPE = "application/x-www-form-urlencoded"
-QUEUE_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 INVALID_IDENTIFICATION = "The format of the submitted queue name or project id is not valid."
 TOO_LARGE_INTEGER = "JSON contains integer that is too large."
 MALFORMED_JSON = "Request body could not be parsed."
@@ -163,7 +163,7 @@ def _parse_project(values: list[str] | tuple[()]) -> str:
 @lru_cache(maxsize=4096)
 def check_names(project: str, queue: str | None) -> None:
     """Check a project, and the queue in it if a request names one. Raises ZaqarError."""
-    if len(project) > MAX_PROJECT_CHARS or (queue is not None and QUEUE_NAME.fullmatch(queue) is None):
+    if len(project) > MAX_PROJECT_CHARS or (queue is not None and not is_queue_name(queue)):
         raise _invalid_identification()
     try:
         check_namespace(project)
