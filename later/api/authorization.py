@@ -94,8 +94,8 @@ class Authorization:
     ) -> Caller | None:
         """Return the caller as `admit` does, by the keys that are known, or None if they must be read first.
 
-        Without `known`, these are the keys that were read last, unless that is too long ago. `token` is the key that was
-        sent; if it is None, the header Authorization has it.
+        Without `known`, these are the keys that were read last, unless that is too long ago. `token` is the key that
+        was sent; if it is None, the header Authorization has it.
         """
         book = self._book
         if book is None or scope is _OPEN:

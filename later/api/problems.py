@@ -70,7 +70,7 @@ class ProblemResponse(web.Response):
 
 
 ErrorAnswer = Callable[[web.BaseRequest, Exception], web.Response]
-"""A function that returns the answer to an error of a request."""
+"""A function that returns the answer to an error of a request, as `error_response` does."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -89,7 +89,10 @@ def error_middleware(answer_error: ErrorAnswer) -> Middleware:
 
 
 def error_response(request: web.BaseRequest, error: Exception) -> web.Response:
-    """Return the problem document that answers an error, and log it if it is a fault of later."""
+    """Return the problem document that answers an error, and log it if it is a fault of later.
+
+    Call it in the error's `except` block.
+    """
     match error:
         case web.HTTPNotFound():
             return problem_response(ErrorBody(status=404, detail="there is nothing at this path"))
@@ -102,7 +105,7 @@ def error_response(request: web.BaseRequest, error: Exception) -> web.Response:
             return _denial_response(request, error)
         case LaterError() if (type := problem_type(error)) is not FAULT:
             return problem_response(error_body(error), type)
-    incident = log_fault(request, error)
+    incident = log_fault(request)
     detail = str(error) if isinstance(error, LaterError) else INTERNAL_ERROR
     return problem_response(ErrorBody(status=FAULT.status, detail=detail), FAULT, incident=incident)
 
@@ -134,13 +137,13 @@ def error_body(error: LaterError) -> ErrorBody:
     )
 
 
-def log_fault(request: web.BaseRequest, error: Exception) -> str:
-    """Log a fault of later's own, and return the id by which an answer names it.
+def log_fault(request: web.BaseRequest) -> str:
+    """Log the error that is being handled as a fault of later's own; return the id by which the answer names it.
 
     The log gets the traceback, but nothing of the request that might be a secret: no query, headers or body.
     """
     incident = secrets.token_hex(6)
-    log.error("request failed", exc_info=error, method=request.method, path=request.path, incident=incident)
+    log.exception("request failed", method=request.method, path=request.path, incident=incident)
     return incident
 
 

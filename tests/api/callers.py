@@ -20,7 +20,9 @@ class NamedCallers(Authorization):
     The key `operator` is bound to none.
     """
 
-    def find_caller(self, request: web.BaseRequest, scope: Scope | NoScope, known: KeySet | None = None) -> Caller:
+    def find_caller(
+        self, request: web.BaseRequest, scope: Scope | NoScope, known: KeySet | None = None, token: str | None = None
+    ) -> Caller:
         key = request.headers.get("Authorization")
         if key is None:
             return ANYBODY

@@ -28,6 +28,7 @@ UUID = "5f0c6b1e-7d3a-4f6b-9a1d-2c3b4a5d6e7f"
 IDS = ["a", "b", "alpha/a", "omega/a", "omega/omega/a", UUID, UUID, f"omega/{UUID}"]
 TOPICS = ["order", "alpha/order", *["omega/order"] * 4, "public/omega/order", "omega/", "later/x", "alpha"]
 NAMESPACES = ["alpha", "omega", "public/omega", "", "later"]
+PROJECTS = ["omega", "omega", "alpha", "default", "a/b", "\xff"]
 TEXTS = ["", "x", "\x00", "a/../b", "%2f", "*", "[", "ü", "\ud800", "x" * 3000, "{later:0}"]
 HARD_VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 5.0, 1.5, 10**30, 1e308, float("nan"), float("inf"), [], ["x"], [None], [[]], {},
@@ -43,20 +44,25 @@ VALID: dict[str, list[Any]] = {
     "due_after": TIMES, "due_before": TIMES, "died_after": TIMES, "died_before": TIMES, "reason": ["gone", "exhausted"],
     "rate": [1, 1000], "limit": [1, 1000], "dry_run": [True, False], "overlap": [0, 60], "cursor": ["", "e30"],
     "active": [True, False], "tickTime": [1000],
+    "messages": [[{"body": "x", "ttl": 60}], [{"body": {}, "delay": 5}, {}]],
+    "grace": [60, 0], "resource_types": [["messages"]],
 }  # fmt: skip
 """Good values of each field, so that many requests get as far as the store."""
 NEEDED = {
     "/create": ["topic", "callback"], "/create/batch": ["topic", "callback"], "/list": ["topic", "state"],
     "/query": ["id"], "/query/batch": ["id"], "/delete": ["id"], "/delete/batch": ["id"], "/update": ["id"],
     "/run-now": ["id"], "/explain": ["id"],
+    "/v2/queues/{queue}/messages": ["messages"], "/v2/queues/{queue}/claims": ["ttl", "grace"],
 }  # fmt: skip
 """Fields without which a route gets no further than its body."""
 MORE = {
     "/create": ["id", "delay", "content", "headers", "ttl"], "/create/batch": ["id", "delay", "content", "retry"],
     "/list": ["limit", "cursor", "due_after", "died_before", "reason"], "/update": ["delay", "content", "callback"],
     "/redrive": ["rate", "limit", "dry_run"], "/topics/{topic}/purge": ["states", "limit", "dry_run", "reason"],
+    "/v2/queues/{queue}/purge": ["resource_types"], "/v2/queues/{queue}/claims/{claim}": ["ttl", "grace"],
 }  # fmt: skip
 """Some of the other fields that a route takes; that of a policy takes those of policies."""
+ZAQAR_QUERY = ["ids", "pop", "limit", "marker", "echo", "include_claimed", "detailed", "with_count", "claim_id"]
 QUERY_VALUES = ["", "true", "false", "1", "0", "-1", "a", "alpha", "omega", "omega%2Fa", "%00", "%ff", "e30", "x%26y"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
 RAW_BODIES = [
@@ -68,6 +74,8 @@ HEADERS = [
     {"Content-Encoding": "gzip"}, {"Content-Encoding": "br"}, {"Expect": "bla"}, {"Accept": "text/plain"},
     {"X-Later-Key": "x"}, {"Origin": "http://evil.example"}, {"Content-Length": "0"}, {"Accept-Encoding": "zz;q=x"},
 ]  # fmt: skip
+CLIENT_ID = "3381af922b9e11e3b19171861300734c"
+"""What Zaqar's API asks of each request, besides the project."""
 
 unlikely = st.integers(0, 9).map(lambda number: number == 0)
 field_names = st.sampled_from(sorted({*EXPECTED, *POLICY_FIELDS, *VALID})) | st.sampled_from(["key", "__class__", ""])
@@ -116,8 +124,9 @@ def paths(draw: st.DrawFn, route: Route) -> str:
     parts = [draw(segments) if part.startswith("{") else part for part in route.template.split("/")]
     if draw(unlikely):
         parts.insert(draw(st.integers(1, len(parts))), draw(segments))
-    names = st.sampled_from([*route.query, "x"] if draw(unlikely) else [*route.query] or ["x"])
-    has_query = draw(st.booleans()) if route.query else draw(unlikely)
+    known = ZAQAR_QUERY if route.is_zaqar else [*route.query]
+    names = st.sampled_from([*known, "x"] if draw(unlikely) else known or ["x"])
+    has_query = draw(st.booleans()) if known else draw(unlikely)
     pairs = draw(st.lists(st.tuples(names, st.sampled_from(QUERY_VALUES)), max_size=2)) if has_query else []
     return "/".join(parts) + ("?" if pairs else "") + "&".join(f"{name}={value}" for name, value in pairs)
 
@@ -129,11 +138,14 @@ def random_requests(draw: st.DrawFn, routes: Sequence[Route], callers: Sequence[
     route = draw(st.sampled_from(with_bodies) | st.sampled_from(routes))
     method = draw(st.sampled_from(METHODS)) if draw(unlikely) else route.method
     has_body = method not in ("GET", "HEAD", "TRACE") or draw(unlikely)
+    # a HEAD that cannot be parsed is answered with a body, because its method is not known, and a close
+    headers: dict[str, str] = {} if method == "HEAD" else draw(st.sampled_from(HEADERS))
+    if route.is_zaqar and not draw(unlikely):
+        headers = {"Client-ID": CLIENT_ID, "X-Project-Id": draw(st.sampled_from(PROJECTS)), **headers}
     return RandomRequest(
         caller=draw(st.sampled_from(callers)),
         method=method,
         path=draw(paths(route)),
-        # a HEAD that cannot be parsed is answered with a body, because its method is not known, and a close
-        headers={} if method == "HEAD" else draw(st.sampled_from(HEADERS)),
+        headers=headers,
         body=draw(bodies(route.template)) if has_body else None,
     )

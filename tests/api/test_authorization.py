@@ -94,7 +94,7 @@ def denial_counts(api: ApiFixture) -> dict[str, float]:
 
 
 async def test_the_table_has_every_route(keys: KeyedApi) -> None:
-    routes = [*keys.api.http.app[ROUTES]]
+    routes = [route for route in keys.api.http.app[ROUTES] if not route.is_zaqar]
     for route in routes:
         path = re.compile(re.sub("{.*?}", "[^/]+", route.template))
         rows = [row for row in TABLE if row[0] == route.method and path.fullmatch(row[1])]

@@ -51,7 +51,7 @@ async def status_of(api: ApiFixture, method: str, path: str, headers: dict[str, 
 async def test_a_page_of_another_origin_creates_nothing(api: ApiFixture) -> None:
     """Whatever its headers; and with any of them, whatever it calls."""
     await api.post("/create", {**MINIMAL, "id": "a"})
-    paths = {example_path(route) for route in api.http.app[ROUTES] if not route.is_health}
+    paths = {example_path(route) for route in api.http.app[ROUTES] if not (route.is_health or route.is_zaqar)}
     calls = [(method, path) for path in sorted(paths) for method in METHODS]
     with_all_headers = [("POST", "/create", headers) for headers in ELSEWHERE]
     any_headers = cycle(ELSEWHERE)

@@ -207,7 +207,7 @@ class TestInternalErrors:
             answer = await api.post("/create", body, headers={"Authorization": "s3cret"})
         assert "s3cret" not in str(logs)
         [entry] = logs
-        assert (entry["event"], entry["path"], entry["exc_info"]) == ("request failed", "/create", error)
+        assert (entry["event"], entry["path"], entry["exc_info"]) == ("request failed", "/create", True)
         assert answer[1]["incident"] == entry["incident"]
         return answer
 

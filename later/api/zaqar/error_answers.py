@@ -23,6 +23,19 @@ from later.core.errors import Denied, LaterError, Refused
 
 ROOT = "/v2"
 TRY_AGAIN = "Please try again in a few seconds."
+INVALID_REQUEST, INVALID_BODY = "Invalid API request", "Invalid request body"
+NOT_FOUND, CONFLICT = "Not found", "Resource conflict"
+
+_TRANSLATED = {
+    401: (401, "Unauthorized"),
+    403: (403, "Not authorized"),
+    404: (404, NOT_FOUND),
+    408: (400, INVALID_BODY),
+    409: (409, CONFLICT),
+    413: (400, INVALID_BODY),
+    415: (400, INVALID_BODY),
+}
+"""The status and the title for statuses of later's own errors; those of all others are of a request that is refused."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -38,11 +51,11 @@ class ZaqarError(LaterError):
 
 
 def invalid_request(description: str) -> ZaqarError:
-    return ZaqarError(400, "Invalid API request", description)
+    return ZaqarError(400, INVALID_REQUEST, description)
 
 
 def invalid_body(description: str) -> ZaqarError:
-    return ZaqarError(400, "Invalid request body", description)
+    return ZaqarError(400, INVALID_BODY, description)
 
 
 def invalid_parameter(description: str) -> ZaqarError:
@@ -51,11 +64,11 @@ def invalid_parameter(description: str) -> ZaqarError:
 
 
 def not_found(description: str) -> ZaqarError:
-    return ZaqarError(404, "Not found", description)
+    return ZaqarError(404, NOT_FOUND, description)
 
 
 def conflict(description: str) -> ZaqarError:
-    return ZaqarError(409, "Resource conflict", description)
+    return ZaqarError(409, CONFLICT, description)
 
 
 def unavailable(description: str) -> ZaqarError:
@@ -64,7 +77,10 @@ def unavailable(description: str) -> ZaqarError:
 
 
 def answer_error(request: web.BaseRequest, error: Exception) -> web.Response:
-    """Return the answer to an error of a request: in Zaqar's form below its root, otherwise a problem document."""
+    """Return the answer to an error of a request: in Zaqar's form below its root, otherwise a problem document.
+
+    Call it in the error's `except` block.
+    """
     path = request.path
     if path != ROOT and not path.startswith(f"{ROOT}/"):
         return error_response(request, error)
@@ -86,14 +102,12 @@ def answer_error(request: web.BaseRequest, error: Exception) -> web.Response:
                 headers |= denial_headers(error)
                 closes = not request.content.is_eof()
         case _:
-            description = f"{INTERNAL_ERROR} (incident {log_fault(request, error)})"
+            description = f"{INTERNAL_ERROR} (incident {log_fault(request)})"
             answer = ZaqarError(500, "Internal server error", description)
     if answer.status == 503:
         headers.setdefault("Retry-After", RETRY_AFTER_S)
     body = _encode({"title": answer.title, "description": answer.description})
-    response = ProblemResponse(
-        body=body, status=answer.status, headers=headers, content_type="application/json"
-    )
+    response = ProblemResponse(body=body, status=answer.status, headers=headers, content_type="application/json")
     if closes:
         response.force_close()
     return response
@@ -102,18 +116,7 @@ def answer_error(request: web.BaseRequest, error: Exception) -> web.Response:
 def _translate(error: LaterError, type: ProblemType) -> ZaqarError:
     """Return an error of later's own, which has this type, as an error of Zaqar's API."""
     detail = error.detail if isinstance(error, Refused) else str(error)
-    match type.status:
-        case 401:
-            return ZaqarError(401, "Unauthorized", detail)
-        case 403:
-            return ZaqarError(403, "Not authorized", detail)
-        case 404:
-            return not_found(detail)
-        case 408 | 413 | 415:
-            return invalid_body(detail)
-        case 409:
-            return conflict(detail)
-        case 429 | 503:
-            return unavailable(f"{detail}.")
-        case _:
-            return invalid_request(detail)
+    if type.status in (429, 503):
+        return unavailable(f"{detail}.")
+    status, title = _TRANSLATED.get(type.status, (400, INVALID_REQUEST))
+    return ZaqarError(status, title, detail)

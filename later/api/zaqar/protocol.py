@@ -82,7 +82,8 @@ def check_calls(handler: ZaqarHandler, failure: str, **failures: str) -> Handler
             return await handler(request, call)
         except LaterError as error:
             if problem_type(error).status == 503:
-                raise unavailable(next((failures[name] for name in request.query if name in failures), failure)) from error
+                by_parameter = [failures[name] for name in request.query if name in failures]
+                raise unavailable(by_parameter[0] if by_parameter else failure) from error
             raise
 
     return answer
@@ -107,8 +108,7 @@ def parse_call(request: web.Request) -> ZaqarCall:
         raise ZaqarError(
             406,
             "406 Not Acceptable",
-            "Endpoint only serves `application/json`; specify client-side media type support with the "
-            '"Accept" header.',
+            'Endpoint only serves `application/json`; specify client-side media type support with the "Accept" header.',
         )
     client_id = _parse_client_id(headers.get(CLIENT_ID))
     project = _parse_project(headers.getall(PROJECT_ID, ()))

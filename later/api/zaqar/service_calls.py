@@ -37,7 +37,7 @@ class ServiceHandlers:
         return web.Response(body=HOME_DOCUMENT, headers=HOME_HEADERS)
 
     async def ping(self, request: web.Request, call: ZaqarCall) -> web.StreamResponse:
-        """`GET /v2/ping`. Raises ZaqarError: the daemon is not ready. Why is said at `/readyz`, to those who may know."""
+        """`GET /v2/ping`. Raises ZaqarError: the daemon is not ready; `/readyz` says why, to those who may know."""
         if await self._why_not_ready() is not None:
             raise unavailable(NOT_READY)
         return no_content()
