@@ -26,7 +26,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install run test test-spark test-system test-all lint type check bench lock clean
+.PHONY: help install run test test-spark test-system test-zaqar test-all lint type check bench lock clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,16 +38,19 @@ run: $(venv)/.run ## Start later, API and workers; ARGS="--listen 127.0.0.1:9000
 
 test: $(venv)/.dev ## Run the tests without processes (a minute on two cores); ARGS="-k lease" passes options to pytest
 	HYPOTHESIS_PROFILE=$(examples) $(python) -m pytest -m "not spark and not system" \
-		--ignore tests/spark --ignore tests/system -n $(test_workers) $(ARGS)
+		--ignore tests/spark --ignore tests/system --ignore tests/zaqar -n $(test_workers) $(ARGS)
 
 test-spark: $(venv)/.dev ## Run the tests of Spark's jobs, in one session; they need Java 17 or newer
-	$(python) -m pytest -m "spark and not system" $(ARGS)
+	$(python) -m pytest -m "spark and not system" --ignore tests/zaqar $(ARGS)
 
 test-system: $(venv)/.dev ## Run the tests that start processes, two at a time but for those that measure lateness
-	$(python) -m pytest -m system -n $(system_workers) --maxschedchunk 1 $(ARGS)
+	$(python) -m pytest -m system --ignore tests/zaqar -n $(system_workers) --maxschedchunk 1 $(ARGS)
+
+test-zaqar: $(venv)/.zaqar ## Run the tests of OpenStack Zaqar and of its client, and ours with that client
+	$(python) -m pytest tests/zaqar -n $(system_workers) --dist loadgroup $(ARGS)
 
 test-all check: examples := dev
-test-all: test test-spark test-system ## Run all tests, those of properties with five times as many examples as in test
+test-all: test test-spark test-system test-zaqar ## Run all tests, those of properties with five times as many examples as in test
 
 lint: $(venv)/.dev ## Check style and format
 	$(python) -m ruff check
@@ -64,6 +67,7 @@ bench: $(venv)/.dev ## Measure later and its references; QUICK=1 takes minutes, 
 lock: $(venv)/bin/uv ## Write the lock files from pyproject.toml; ARGS=--upgrade for newer versions
 	$(compile) $(ARGS) --extra build -o requirements.txt pyproject.toml
 	$(compile) $(ARGS) --extra build --extra dev -c requirements.txt -o requirements-dev.txt pyproject.toml
+	$(compile) $(ARGS) --group zaqar -c requirements-dev.txt -o requirements-zaqar.txt
 
 clean: ## Remove .venv, caches and builds, but not later-data
 	rm -rf $(venv) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -86,6 +90,12 @@ $(venv)/.dev: requirements-dev.txt pyproject.toml | $(venv)/.made
 	$(pip) install --quiet --require-hashes -r requirements-dev.txt
 	$(pip) install --quiet --no-deps --no-build-isolation -e .
 	@touch $(venv)/.run $@
+
+# A folder, not a venv: behind the one on the path, so that what later itself needs stays as it is locked.
+$(venv)/.zaqar: requirements-zaqar.txt | $(venv)/.dev
+	rm -rf $(venv)/zaqar
+	$(pip) install --quiet --require-hashes --no-deps --target $(venv)/zaqar -r requirements-zaqar.txt
+	@touch $@
 
 $(venv)/bin/uv: | $(venv)/.made
 	$(pip) install --quiet '$(uv)'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tarfile
 import tomllib
@@ -76,3 +77,20 @@ def test_later_alone_does_not_install_spark() -> None:
     assert {"pyspark", "pyarrow", "pandas"} <= spark
     assert not spark & locked
     assert spark <= locked_for_development
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Return the packages of a lock with their versions."""
+    lines = (ROOT / lock).read_text("utf-8").splitlines()
+    return dict(line.split(" ")[0].split("==") for line in lines if re.match(r"[a-z0-9.-]+==", line))
+
+
+def test_the_tests_of_zaqar_are_locked_beside_what_later_has() -> None:
+    """They come behind it on the path of the same process: no package may have two versions."""
+    ours, theirs = pins("requirements-dev.txt"), pins("requirements-zaqar.txt")
+    text = (ROOT / "requirements-zaqar.txt").read_text("utf-8")
+
+    assert {"zaqar", "python-zaqarclient"} <= theirs.keys()
+    assert {name: version for name, version in theirs.items() if ours.get(name, version) != version} == {}
+    assert "://" not in text
+    assert text.count("--hash=") >= len(theirs)
