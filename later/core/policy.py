@@ -366,9 +366,10 @@ POLICY_FIELDS = {
             "dead_ttl",
             ValueKind.DURATION,
             _SECONDS,
-            "Time after its move to dead_to at which a task expires there; 0: never.",
-            "never",
-            maximum=MAX_TTL_S,
+            "A task's ttl from its move to dead_to; 0: none.",
+            "none",
+            0,
+            MAX_TTL_S,
         ),
     )
 }

@@ -171,9 +171,10 @@ class Policies:
         return next(warnings, None) if any(self.for_topic(to).deliver is Deliver.PUSH for _, to in moves) else None
 
     @cached_property
-    def has_dead_letter_topics(self) -> bool:
-        """True if the dead tasks of any topic move to another one; otherwise no such topic need be looked up."""
-        return bool(self.daemon.dead_to) or any(settings.fields.get("dead_to") for settings in self.settings.values())
+    def dead_letter_topics(self) -> frozenset[str]:
+        """The topics to which dead tasks of others move. If there is none, none need be looked up."""
+        named = {self.daemon.dead_to, *(str(settings.fields.get("dead_to", "")) for settings in self.settings.values())}
+        return frozenset(named - {""})
 
     @cached_property
     def has_limits(self) -> bool:

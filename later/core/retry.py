@@ -100,11 +100,15 @@ class SettleTarget(StrEnum):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The decision on a task after an attempt. `at` (ms) is the time of the next attempt, or else of the verdict."""
+    """The decision on a task after an attempt. `at` (ms) is the time of the next attempt, or else of the verdict.
+
+    `moved` is the task as it lives on in another topic, due at `at`, if it died in one that has a dead-letter topic.
+    """
 
     target: SettleTarget
     at: int
     failure: Failure | None = None
+    moved: Task | None = None
 
 
 NO_FAILURE = Failure(0, "", None, "", 0, None, 0)

@@ -29,6 +29,22 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     id: str | None = None
 
 
+class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A task's death in the topic `topic`, from which it moved to that topic's dead-letter topic.
+
+    `reason`, `status` and `message` are those of its last failure there, at `at` (ms), after so many `attempts`.
+    `ttl_ms` is the ttl that it had there; None: it had none.
+    """
+
+    topic: str
+    reason: str
+    status: int | None
+    message: str
+    at: int
+    attempts: int
+    ttl_ms: int | None
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A task that was admitted. Times are ms of the store's clock.
 
@@ -51,13 +67,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: int | None
     """The time from which on it is not delivered any more; None: it does not expire."""
     renewed_at: int | None = None
-    """The time at which it was last brought back from `dead`, from which its ttl counts; None: it never was."""
+    """The time from which its ttl counts if that is not its creation: it came back from `dead`, or moved, then."""
     is_namespaced_uuid: bool = False
     """True if the id is a UUID that a caller of the topic's namespace chose: that namespace alone remembers it."""
     client: bytes = b""
     """The 16 bytes of the Client-ID by which a message of Zaqar's API was posted; empty for any other task."""
     is_json: bool = False
     """True if the content is a JSON document, because the body of such a message was no string."""
+    death: Death | None = None
+    """Its death in another topic, from which it moved to this one; None: it did not."""
 
     @property
     def ttl_starts_at(self) -> int:
@@ -87,6 +105,7 @@ class _LongTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
     is_namespaced_uuid: bool = False
     client: bytes = b""
     is_json: bool = False
+    death: Death | None = None
 
 
 _LONG_DEFAULTS = _LongTaskBody.__struct_defaults__
@@ -109,10 +128,10 @@ def encode_task(task: Task) -> bytes:
         task.headers or None,
         None if task.expires_at is None else task.expires_at - task.created_at,
     )
-    if task.renewed_at is None and not (task.is_namespaced_uuid or task.client or task.is_json):
+    if task.renewed_at is None and not (task.is_namespaced_uuid or task.client or task.is_json or task.death):
         return _encoder.encode(body)
     renewed_ms = None if task.renewed_at is None else task.renewed_at - task.created_at
-    fields: list[object] = [renewed_ms, task.is_namespaced_uuid, task.client, task.is_json]
+    fields: list[object] = [renewed_ms, task.is_namespaced_uuid, task.client, task.is_json, task.death]
     while fields[-1] == _LONG_DEFAULTS[len(fields) - 1]:
         fields.pop()
     return _encoder.encode([*msgspec.structs.astuple(body), *fields])
@@ -145,6 +164,7 @@ def decode_task(task_id: str, body: bytes) -> Task:
         is_namespaced_uuid=stored.is_namespaced_uuid,
         client=stored.client,
         is_json=stored.is_json,
+        death=stored.death,
     )
 
 

@@ -58,15 +58,17 @@ class DueNotices:
             self._own[text] += 1
         return ("PUBLISH", self._channel, text)
 
+    def heard_command(self, topic: str, due_at: int) -> Command:
+        """Return the command that sends a notice which this process hears, too."""
+        return ("PUBLISH", self._channel, b"%d %s" % (due_at, topic.encode()))
+
     async def send(self, topics: Collection[str], due_at: int) -> None:
         """Send notices of tasks that were moved to delay, where they are due at `due_at` (ms), to this process, too.
 
         Nothing depends on a notice, so a failure is only logged.
         """
         try:
-            await self._client.execute_all(
-                "notice", [("PUBLISH", self._channel, b"%d %s" % (due_at, topic.encode())) for topic in topics]
-            )
+            await self._client.execute_all("notice", [self.heard_command(topic, due_at) for topic in topics])
         except LaterError as error:
             log.debug("due notices not sent", reason=str(error))
 

@@ -17,6 +17,7 @@ from later.core.task_names import id_of, pack_remembered
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket
+from later.store.dead_letter_topics import DeadLetterTopics
 from later.store.dead_letters import Redrive, redrive_command
 from later.store.fanout import fan_out
 from later.store.keys import Bucket, Keys, Shard, ShardTopic
@@ -59,9 +60,10 @@ class _Verb(NamedTuple, Generic[Item]):
 class Edits:
     """Changes and removes tasks by id, with a result for each item. If StoreDown is raised, some may have changed."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: Client, keys: Keys, dead_letter_topics: DeadLetterTopics) -> None:
         self._client = client
         self._keys = keys
+        self._dead_letter_topics = dead_letter_topics
         self._lookup = Lookup(client, keys)
 
     async def update(self, edits: Sequence[TaskEdit]) -> list[Result]:
@@ -86,8 +88,18 @@ class Edits:
         return await _apply_in_order(ids, apply)
 
     async def redrive(self, ids: Sequence[str], now: int) -> list[Result]:
-        """Bring tasks back, dead → delay, due now; return where each is then. `Conflict` for one that is not dead."""
-        return await _apply_in_order(ids, partial(self._apply, _redrive_verb(now)))
+        """Bring tasks back, dead → delay, due now; return where each is then. `Conflict` for one that is not dead.
+
+        A task that waits in a dead-letter topic goes back to the topic in which it died.
+        """
+        redrive = _redrive_verb(now)
+
+        async def apply(some: list[str]) -> Results:
+            results = await self._apply(redrive, some)
+            waiting = [name for name, result in results.items() if type(result) is Conflict]
+            return {**results, **await self._dead_letter_topics.move_back(waiting, now)} if waiting else results
+
+        return await _apply_in_order(ids, apply)
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion | LaterError]:
         """Remove tasks from any bucket and forget their ids; `NotFound` if there is no such task.

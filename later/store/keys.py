@@ -38,8 +38,8 @@
 |                         |        | the same for `unack`, `error` and `dead`. In delay also holds: see       |
 |                         |        | `holds.py`                                                               |
 | `{later:0}:topics`      | zset   | topic → 0: every topic that a wake set names, to list them by name; for  |
-|                         |        | a while also one whose tasks were deleted, purged or swept, and not yet  |
-|                         |        | one whose tasks a daemon of an older version has created                 |
+|                         |        | a while also one whose tasks were deleted, purged, swept or moved, and   |
+|                         |        | not yet one whose tasks a daemon of an older version has created         |
 | `{later:0}:expiry`      | zset   | `<topic>\0<id>` → when the task's ttl ends; only of tasks that have one  |
 | `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten; of a UUID that a      |
 |                         |        | caller of a namespace chose, `<namespace>/<UUID>`                        |

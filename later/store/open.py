@@ -14,6 +14,7 @@ from later.store.bulk_jobs import BulkJobs
 from later.store.claim_records import ClaimRecords
 from later.store.client import Client, connect
 from later.store.cursor import Listing
+from later.store.dead_letter_topics import DeadLetterTopics
 from later.store.dead_letters import DeadLetters
 from later.store.doctor import Doctor
 from later.store.due_notices import DueNotices
@@ -52,6 +53,7 @@ class Store:
     edits: Edits
     listing: Listing
     dead_letters: DeadLetters
+    dead_letter_topics: DeadLetterTopics
     expiry: Expiry
     bulk_jobs: BulkJobs
     stats: Stats
@@ -77,9 +79,10 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
     """
     due_notices = DueNotices(client, keys)
     tasks, lookup, expiry = Tasks(client, keys, due_notices), Lookup(client, keys), Expiry(client, keys)
-    pulls = Pulls(client, keys, tasks, lookup, due_notices)
-    time = StoreTime(clock, partial(client.execute_timed, "time", []))
+    dead_letter_topics = DeadLetterTopics(client, keys, tasks, lookup, expiry, due_notices)
     policies = PolicyBook(client, keys, policy, clock.monotonic)
+    pulls = Pulls(client, keys, tasks, lookup, dead_letter_topics, policies, due_notices)
+    time = StoreTime(clock, partial(client.execute_timed, "time", []))
     stats, topic_index, dead_letters = Stats(client, keys), TopicIndex(client, keys), DeadLetters(client, keys)
     return Store(
         client=client,
@@ -91,9 +94,10 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
         claim_records=ClaimRecords(client, keys, pulls, lookup, expiry),
         due_notices=due_notices,
         lookup=lookup,
-        edits=Edits(client, keys),
+        edits=Edits(client, keys, dead_letter_topics),
         listing=Listing(client, keys),
         dead_letters=dead_letters,
+        dead_letter_topics=dead_letter_topics,
         expiry=expiry,
         bulk_jobs=BulkJobs(client, keys),
         stats=stats,

@@ -16,6 +16,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from later.core.clock import Interval
+from later.core.dead_letter_topic import move_dead
 from later.core.errors import LaterError, NotFound
 from later.core.lease import Lease, lease_of
 from later.core.policy_scopes import Policies
@@ -25,10 +26,12 @@ from later.core.task_names import pack_remembered
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs
+from later.store.dead_letter_topics import DeadLetterTopics, TopicChange
 from later.store.due_notices import DueNotices
 from later.store.fanout import fan_out, parse_flags
 from later.store.keys import Bucket, Keys, ShardTopic
 from later.store.lookup import Lookup
+from later.store.policies import PolicyBook
 from later.store.pull_plan import MAX_ANSWER_BYTES, Demand, PulledTask, PullRequest, PullResult, Share, deal, plan_pull
 from later.store.scripts import MAX_TASKS, Command
 from later.store.tasks import MAX_CLAIM_BYTES, SettleArguments, Tasks
@@ -48,11 +51,22 @@ class LeaseNack(NamedTuple):
 class Pulls:
     """Claims of consumers, and the ends of their leases."""
 
-    def __init__(self, client: Client, keys: Keys, tasks: Tasks, lookup: Lookup, due_notices: DueNotices) -> None:
+    def __init__(
+        self,
+        client: Client,
+        keys: Keys,
+        tasks: Tasks,
+        lookup: Lookup,
+        dead_letter_topics: DeadLetterTopics,
+        policies: PolicyBook,
+        due_notices: DueNotices,
+    ) -> None:
         self._client = client
         self._keys = keys
         self._tasks = tasks
         self._lookup = lookup
+        self._dead_letter_topics = dead_letter_topics
+        self._policies = policies
         self._due_notices = due_notices
 
     async def claim(self, requests: Sequence[PullRequest], now: Interval) -> list[PullResult | LaterError]:
@@ -104,9 +118,9 @@ class Pulls:
     async def nack(
         self, nacks: Sequence[LeaseNack], policies: Policies, now: int, random: Callable[[], float]
     ) -> list[Verdict | LaterError | None]:
-        """Let tasks wait for their next attempt, or die: unack → error or dead; None if the lease was lost.
+        """Let tasks wait for their next attempt, or die: unack → error, dead or the delay of a dead-letter topic.
 
-        Returns the verdicts. `random` is for the jitter of pauses.
+        Returns the verdicts; None if the lease was lost. `random` is for the jitter of pauses.
 
         Raises:
             StoreDown: whether anything was moved is not known. Doing it again is safe.
@@ -123,11 +137,17 @@ class Pulls:
             policy, failure = policies.for_topic(lease.topic), record.failure
             if isinstance(record.task, Task):
                 verdict = judge_nack(record.task, record.attempts, failure, nack, now, policy, random())
+                verdict = move_dead(verdict, record.task, policies)
             else:
                 verdict = judge_unreadable(record.attempts, record.task, now)
             judged.append((position, lease, verdict))
-        items = [_nack_arguments(lease, verdict) for _, lease, verdict in judged]
-        answers = await self._settle([lease for _, lease, _ in judged], items)
+
+        async def settle(numbers: Sequence[int]) -> list[bool | LaterError]:
+            some = [judged[number][1:] for number in numbers]
+            return await self._settle([lease for lease, _ in some], [_nack_arguments(*item) for item in some])
+
+        changes = [TopicChange.by_verdict(lease.topic, lease.fence, verdict) for _, lease, verdict in judged]
+        answers = await self._dead_letter_topics.change_or_settle(changes, settle)
         for (position, _, verdict), answer in zip(judged, answers, strict=True):
             results[position] = answer if isinstance(answer, LaterError) else verdict if answer else None
         return results
@@ -290,12 +310,13 @@ class Pulls:
                 else judge_unreadable(attempt, task, now)
             )
             if verdict is not None:
+                verdict = move_dead(verdict, task, self._policies.latest) if isinstance(task, Task) else verdict
                 deaths.append(Settlement(claim, verdict, None))
             elif isinstance(task, Task):
                 lease = lease_of(task, claim.fence, claim.due_at)
                 live.append(PulledTask(task, lease, claim.lease_end, claim.due_at, attempt, failure, claim.claim_id))
         if deaths:
-            answers = await self._tasks.settle(deaths)
+            answers = await self._dead_letter_topics.settle(deaths)
             share.deaths += [death for death, answer in zip(deaths, answers, strict=True) if answer is True]
         return live
 

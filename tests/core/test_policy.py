@@ -330,9 +330,10 @@ class TestDeadLetterTopics:
 
     @each_case("fields", [{"retry": 1}, {"dead_ttl": 5}])
     def test_they_are_not_checked_again_where_another_field_is_set(self, fields: dict[str, Any]) -> None:
-        before = {TOPIC: {"dead_to": "shop/failed"}, FAILED: {"dead_to": "shop/order"}}
-        policies = Policies(DEFAULT_POLICY, {scope: Settings(set_) for scope, set_ in before.items()})
-        assert policies.with_settings(TOPIC, policies.settings_at(TOPIC).merge(fields)).has_dead_letter_topics
+        settings = {TOPIC: Settings({"dead_to": "shop/failed"}), FAILED: Settings({"dead_to": "shop/order"})}
+        policies = Policies(DEFAULT_POLICY, settings)
+        changed = policies.with_settings(TOPIC, policies.settings_at(TOPIC).merge(fields))
+        assert changed.dead_letter_topics == {"shop/failed", "shop/order"}
 
     @each_case(
         ("before", "scope", "is_warned"),

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.errors import UnreadableBody
-from later.core.task import Task, decode_task, encode_task, new_id, pack_id, unpack_id
+from later.core.task import Death, Task, decode_task, encode_task, new_id, pack_id, unpack_id
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 
@@ -31,6 +31,9 @@ IDS = st.one_of(
     UUIDS.map(lambda generated: f"urn:uuid:{generated}"),
 )
 TIMES = st.integers(0, 2**62)
+DEATHS = st.builds(
+    Death, st.text(), st.text(), st.none() | st.integers(100, 599), st.text(), TIMES, TIMES, st.none() | TIMES
+)
 
 
 @st.composite
@@ -52,6 +55,7 @@ def tasks(draw: st.DrawFn) -> Task:
         is_namespaced_uuid=draw(st.booleans()),
         client=draw(st.just(b"") | st.binary(min_size=16, max_size=16)),
         is_json=draw(st.booleans()),
+        death=draw(st.none() | DEATHS),
     )
 
 
@@ -95,6 +99,7 @@ class TestBody:
             ({"is_namespaced_uuid": True}, 12),
             ({"client": b"c" * 16}, 13),
             ({"is_json": True}, 14),
+            ({"death": Death("order", "gone", 410, "answered 410", NOW, 1, None)}, 15),
         ],
     )
     def test_a_body_ends_with_the_last_element_that_says_something(

@@ -111,6 +111,17 @@ async def settling_failed(store: StoreFixture, tasks: list[Task]) -> Counts:
     return await commands_of(store, lambda: store.tasks.settle(settlements))
 
 
+async def moving_dead(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    settlements = []
+    for claim in await claim_due(store):
+        settlement = died(claim)
+        assert isinstance(claim.task, Task)
+        moved = msgspec.structs.replace(claim.task, topic="failed")
+        settlements.append(settlement._replace(verdict=msgspec.structs.replace(settlement.verdict, moved=moved)))
+    return await commands_of(store, lambda: store.dead_letter_topics.settle(settlements))
+
+
 async def releasing(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
     await claim_due(store)
@@ -191,6 +202,10 @@ async def scripts(store: StoreFixture) -> None:
         (settling_failed, {
             "evalsha": 1, "zrem": 2, "hmget": 1, "zmscore": 3, "hset": 1, "zadd": 2, "zrange": 2, "exists": 1,
         }),
+        (moving_dead, {
+            "evalsha": 1, "hmget": 1, "zmscore": 4, "zcard": 1, "zrem": 5, "zrange": 1, "hdel": 2, "hset": 1, "zadd": 3,
+            "publish": 1,
+        }),
         (creating_own, {"evalsha": 1, "hmget": 1, "zmscore": 1, "hset": 1, "zadd": 3}),
         (releasing, {"zrange": 2, "evalsha": 1, "zrangebyscore": 1, "zrem": 3, "zadd": 2}),
         (querying, {"evalsha": 1, "hmget": 3, "zmscore": 5}),
@@ -230,6 +245,7 @@ async def test_a_batch_takes_these_commands(store: StoreFixture, verb: Verb, cou
         claiming,
         settling_done,
         settling_failed,
+        moving_dead,
         releasing,
         querying,
         deleting,

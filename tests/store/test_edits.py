@@ -442,7 +442,8 @@ async def test_a_delete_that_must_look_again_knows_what_it_deleted_before(
         if looks > 1:
             raise StoreDown("cut")
         found = await original(ids)
-        await Edits(store.client, store.keys).update([TaskEdit("b", TaskChanges(id="b", delay=1), POLICIES, SOON)])
+        edits = Edits(store.client, store.keys, store.dead_letter_topics)
+        await edits.update([TaskEdit("b", TaskChanges(id="b", delay=1), POLICIES, SOON)])
         return found
 
     monkeypatch.setattr(store.edits._lookup, "stored_tasks", read_late)

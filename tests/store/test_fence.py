@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from later.core.errors import LaterError
 from later.core.lease import Lease, lease_of
+from later.core.retry import SettleTarget, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.types import Claim
+from later.store.types import Claim, Settlement
 from tests.builders import NOW, a_task
-from tests.store.inspection import LEASE_MS, assert_sound, claim_due, died, done, failed, read_contents, release_due
+from tests.store.inspection import (
+    FAILURE,
+    LEASE_MS,
+    assert_sound,
+    claim_due,
+    died,
+    done,
+    failed,
+    read_contents,
+    release_due,
+)
 from tests.store_fixture import StoreFixture
 
 LATE = NOW + LEASE_MS
@@ -22,6 +34,7 @@ ENDING_VERBS: dict[str, Verb] = {
     "done": lambda store, claim: store.tasks.settle([done(claim, NOW + 10**9)]),
     "failed": lambda store, claim: store.tasks.settle([failed(claim, LATE + 10_000)]),
     "died": lambda store, claim: store.tasks.settle([died(claim)]),
+    "moved": lambda store, claim: store.dead_letter_topics.settle([moved(claim)]),
     "given back": lambda store, claim: store.tasks.give_back([claim]),
     "acked": lambda store, claim: store.pulls.ack([lease(claim)], NOW + 10**9),
     "released": lambda store, claim: store.pulls.release([lease(claim)]),
@@ -29,6 +42,13 @@ ENDING_VERBS: dict[str, Verb] = {
 LATE_VERBS = ENDING_VERBS | {
     "extended": lambda store, claim: store.pulls.extend([lease(claim)], LATE + 10**9),
 }
+
+
+def moved(claim: Claim) -> Settlement:
+    """Return the death of a claimed task that lives on in another topic."""
+    assert isinstance(claim.task, Task)
+    verdict = Verdict(SettleTarget.DEAD, LATE, FAILURE, msgspec.structs.replace(claim.task, topic="failed"))
+    return Settlement(claim, verdict, None)
 
 
 def lease(claim: Claim) -> Lease:

@@ -18,12 +18,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from later.core.dead_letter_topic import move_back, move_dead
 from later.core.edit import TaskChanges, edit, renew_ttl
 from later.core.errors import Conflict, NotFound
 from later.core.held import Held
 from later.core.lease import lease_of
 from later.core.policy import Policy
-from later.core.policy_scopes import Policies
+from later.core.policy_scopes import Policies, Settings, topic_scope
 from later.core.retry import Failure, SettleTarget, Verdict, encode_failure, expiry_failure
 from later.core.task import Task, pack_id
 from later.store.dead_letters import PURGEABLE
@@ -55,6 +56,14 @@ MAX_LEASE = 4000
 LEASES = st.integers(1, MAX_LEASE)
 TARGETS = st.sampled_from(SettleTarget)
 NO_POLICIES = Policies(Policy())
+DEAD_TO_EACH_OTHER = Policies(
+    Policy(),
+    {
+        topic_scope("order"): Settings({"dead_to": "mail/eu", "dead_ttl": 1.5}),
+        topic_scope("mail/eu"): Settings({"dead_to": "order"}),
+    },
+)
+"""Policies that no daemon takes: tasks that die in one topic move to the other one."""
 CHANGES = st.sampled_from(
     [
         TaskChanges(delay=0),
@@ -168,6 +177,9 @@ class Model:
         model_task = self.claimed_task(claim)
         if model_task is None:
             return False
+        if verdict.moved is not None:
+            self.change_topic(model_task, verdict.moved, verdict.at)
+            return True
         if verdict.target is not SettleTarget.ERROR:
             self.expiry.pop((claim.topic, claim.id), None)
         if verdict.target is SettleTarget.DONE:
@@ -235,6 +247,15 @@ class Model:
         self._lower_wake(model_task.shard_topic, now)
         return True
 
+    def change_topic(self, model_task: ModelTask, task: Task, due_at: int) -> None:
+        before, bucket, (shard, topic) = model_task.shard_topic, model_task.bucket, model_task.shard_topic
+        self.expiry.pop((topic, task.id), None)
+        self.tasks[task.id] = ModelTask(task=task, shard_topic=(shard, task.topic), bucket=Bucket.DELAY, score=due_at)
+        self._refresh_expiry(self.tasks[task.id])
+        if bucket is Bucket.DELAY:
+            self._refresh_wake_keeping_turn(before)
+        self._lower_wake((shard, task.topic), due_at)
+
     def redrive(self, model_task: ModelTask, due_at: int, now: int) -> bool:
         model_task.bucket, model_task.score, model_task.begun, model_task.failure = Bucket.DELAY, due_at, 0, None
         model_task.first_due = None
@@ -270,16 +291,21 @@ class Model:
         if model_task.task.expires_at is not None:
             self.expiry[model_task.task.topic, model_task.task.id] = model_task.task.expires_at
 
-    def expire(self, now: int) -> dict[str, Failure]:
-        """Let waiting tasks whose ttl has ended die; return them."""
+    def expire(self, now: int, policies: Policies) -> dict[str, Failure]:
+        """Let waiting tasks whose ttl has ended die, or move to their dead-letter topics; return them."""
         died: dict[str, Failure] = {}
         for (topic, id), _ in [entry for entry in self.expiry.items() if entry[1] <= now]:
             model_task = self.tasks[id]
             if model_task.bucket is Bucket.UNACK:
                 self.expiry[topic, id] = now + 1000
                 continue
+            died[id] = expiry_failure(model_task.failure, now)
+            verdict = move_dead(Verdict(SettleTarget.DEAD, now, died[id]), model_task.task, policies)
+            if verdict.moved is not None:
+                self.change_topic(model_task, verdict.moved, now)
+                continue
             before, model_task.bucket, model_task.score = model_task.bucket, Bucket.DEAD, now
-            model_task.failure = died[id] = expiry_failure(model_task.failure, now)
+            model_task.failure = died[id]
             del self.expiry[topic, id]
             if before is Bucket.DELAY:
                 self._refresh_wake_keeping_turn(model_task.shard_topic)
@@ -438,16 +464,20 @@ class StoreMachine(RuleBasedStateMachine):
         answers = self.run(self.store.pulls.extend, leases, self.now + pause)
         assert answers == [self.model.extend(claim, self.now + pause) for claim in claims]
 
-    @rule(picks=PICKS, settle_target=TARGETS, pause=PAUSES, remember=st.booleans())
-    def settle(self, picks: list[int], settle_target: SettleTarget, pause: int, remember: bool) -> None:
+    @rule(picks=PICKS, settle_target=TARGETS, pause=PAUSES, remember=st.booleans(), moves=st.booleans())
+    def settle(
+        self, picks: list[int], settle_target: SettleTarget, pause: int, remember: bool, moves: bool = False
+    ) -> None:
         """Settle old and new claims, some of them lost long ago, some twice."""
         settlements = []
         for claim in self._pick_claims(picks):
             failure = Failure(claim.attempt, "status", 500, "answered 500", self.now, None, claim.attempt)
             verdict = Verdict(settle_target, self.now + (pause if settle_target is SettleTarget.ERROR else 0), failure)
             until = self.now + pause if remember and settle_target is SettleTarget.DONE else None
+            if moves and isinstance(claim.task, Task):
+                verdict = move_dead(verdict, claim.task, DEAD_TO_EACH_OTHER)
             settlements.append(Settlement(claim, verdict, until))
-        answers = self.run(self.store.tasks.settle, settlements)
+        answers = self.run(self.store.dead_letter_topics.settle, settlements)
         assert answers == [self.model.settle(settlement) for settlement in settlements]
 
     @rule(picks=PICKS)
@@ -491,13 +521,13 @@ class StoreMachine(RuleBasedStateMachine):
         left = [self.model.first(bucket, shard_topic) for shard_topic in shard_topics]
         assert answers == [ReleaseResult(*pair) for pair in zip(moved, left, strict=True)]
 
-    @rule()
-    def expire(self) -> None:
+    @rule(policies=st.sampled_from([NO_POLICIES, DEAD_TO_EACH_OTHER]))
+    def expire(self, policies: Policies) -> None:
         found = self.run(self.store.expiry.expired_tasks, self.now)
         deaths = [(task, expiry_failure(task.failure, self.now)) for task in found]
-        answers = self.run(self.store.expiry.expire, deaths, self.now)
+        answers = self.run(self.store.dead_letter_topics.expire, deaths, self.now, policies)
         died = {task.id: death for (task, death), answer in zip(deaths, answers, strict=True) if answer}
-        assert died == self.model.expire(self.now)
+        assert died == self.model.expire(self.now, policies)
 
     @rule(topic=TOPICS, keep=PAUSES, pause=PAUSES)
     def sweep(self, topic: str, keep: int, pause: int) -> None:
@@ -552,11 +582,15 @@ class StoreMachine(RuleBasedStateMachine):
         [id] = self._pick_ids([pick])
         model_task = self.model.tasks.get(id)
         [answer] = self.run(self.store.edits.redrive, [id], self.now)
-        if model_task is None or model_task.bucket is not Bucket.DEAD:
-            assert isinstance(answer, NotFound if model_task is None else Conflict)
-        else:
+        death = None if model_task is None else model_task.task.death
+        if model_task is not None and model_task.bucket is Bucket.DEAD:
             self.model.redrive(model_task, self.now, self.now)
             self._check_records([id], [answer])
+        elif model_task is not None and model_task.bucket is not Bucket.UNACK and death is not None:
+            self.model.change_topic(model_task, move_back(model_task.task, death, self.now), self.now)
+            self._check_records([id], [answer])
+        else:
+            assert isinstance(answer, NotFound if model_task is None else Conflict)
 
     @rule(topic=TOPICS, rate=st.sampled_from([0.5, 3, 1000]), limit=st.integers(1, 4))
     def redrive_dead(self, topic: str, rate: float, limit: int) -> None:

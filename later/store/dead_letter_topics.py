@@ -1,0 +1,199 @@
+"""Moves of tasks between a topic and its dead-letter topic, each by one script within the task's shard.
+
+A task that dies in a topic with `dead_to` does not go to the bucket `dead`, but to `delay` of the other topic. The
+verdict on it says so (see `core.dead_letter_topic`), because its new body is made of the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from later.core.dead_letter_topic import move_back, move_dead
+from later.core.errors import LaterError, NotFound, StoreDown
+from later.core.policy_scopes import Policies
+from later.core.retry import Failure, SettleTarget, Verdict
+from later.core.task import Task, encode_task, pack_id
+from later.core.task_names import id_of
+from later.store import scripts
+from later.store.client import Client
+from later.store.codec import StoredTask
+from later.store.due_notices import DueNotices
+from later.store.expiry import Expiry
+from later.store.fanout import MAX_READ_BYTES, split_by_weight
+from later.store.keys import Bucket, Keys, Shard
+from later.store.lookup import Lookup
+from later.store.scripts import MAX_TASKS, Argument, Command
+from later.store.tasks import Tasks
+from later.store.types import ExpiredTask, Settlement, TaskRecord
+
+_LEAST_WEIGHT = -(-MAX_READ_BYTES // MAX_TASKS)
+"""The least weight of a task, so that no script call gets more than `MAX_TASKS`."""
+
+
+class TopicChange(NamedTuple):
+    """A task of `topic` that is to live on as `task`, in another topic, where it is due at `due_at` (ms).
+
+    It is in flight, under the lease of `fence`; or it waits (None), and its body is `seen`.
+    """
+
+    topic: str
+    task: Task
+    due_at: int
+    fence: int | None = None
+    seen: bytes = b""
+
+    @classmethod
+    def by_verdict(cls, topic: str, fence: int, verdict: Verdict) -> TopicChange | None:
+        """Return the change that a verdict on a task in flight asks for, if it does."""
+        return None if verdict.moved is None else cls(topic, verdict.moved, verdict.at, fence)
+
+
+class DeadLetterTopics:
+    """Moves dead tasks to dead-letter topics, and back. Claims that wait are told of them in the same round trip."""
+
+    def __init__(
+        self, client: Client, keys: Keys, tasks: Tasks, lookup: Lookup, expiry: Expiry, due_notices: DueNotices
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._tasks = tasks
+        self._lookup = lookup
+        self._expiry = expiry
+        self._due_notices = due_notices
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
+        """Carry out verdicts as `Tasks.settle` does; but a task that its verdict moves goes to the other topic.
+
+        Raises:
+            StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
+        """
+        changes = [TopicChange.by_verdict(claim.topic, claim.fence, verdict) for claim, verdict, _ in settlements]
+        return await self.change_or_settle(changes, lambda some: self._tasks.settle([settlements[n] for n in some]))
+
+    async def change_or_settle(
+        self,
+        changes: Sequence[TopicChange | None],
+        settle: Callable[[Sequence[int]], Awaitable[Sequence[bool | LaterError]]],
+    ) -> list[bool | LaterError]:
+        """Make these changes as `change_topics` does; `settle` does what is to be done where there is none, by number.
+
+        Raises: as `settle`.
+        """
+        results: list[bool | LaterError] = [False] * len(changes)
+        others = [number for number, change in enumerate(changes) if change is None]
+        for number, answer in zip(others, await settle(others) if others else (), strict=True):
+            results[number] = answer
+        moving = {number: change for number, change in enumerate(changes) if change is not None}
+        for number, answer in zip(moving, await self.change_topics([*moving.values()]), strict=True):
+            results[number] = answer
+        return results
+
+    async def change_topics(
+        self, changes: Sequence[TopicChange], expired_by: int | None = None
+    ) -> list[bool | LaterError]:
+        """Move tasks to other topics; False for one whose lease was lost, or that is not as it was read any more.
+
+        With `expired_by` (ms), a task that waits is moved only if its ttl has ended by then. A task whose move is not
+        known to be done has `StoreDown` as its answer. Moving it again is safe: only the first move counts.
+        """
+        weighed = [(change, encode_task(change.task)) for change in changes]
+        answers: list[bool | LaterError] = []
+        for some in split_by_weight(weighed, MAX_READ_BYTES, lambda item: max(len(item[1]), _LEAST_WEIGHT)):
+            try:
+                answers += await self._change_some(some, "" if expired_by is None else expired_by)
+            except StoreDown as error:
+                answers += [error] * (len(changes) - len(answers))
+                break
+        return answers
+
+    async def expire(
+        self, deaths: Sequence[tuple[ExpiredTask, Failure]], now: int, policies: Policies
+    ) -> list[bool | LaterError]:
+        """Let waiting tasks die as `Expiry.expire` does, but move those whose topics have dead-letter topics.
+
+        Raises:
+            StoreDown: whether anything was moved is not known.
+        """
+        moving = {task.id: n for n, (task, _) in enumerate(deaths) if policies.dead_letter_topic(task.topic)}
+        results: dict[int, bool | LaterError] = {}
+        left = list(moving)
+        while left:
+            looked_up = await self._lookup.stored_tasks(left)
+            changes: dict[int, TopicChange] = {}
+            for name, stored in looked_up.items():
+                number = moving[name]
+                expired, failure = deaths[number]
+                if isinstance(stored, StoredTask) and isinstance(stored.task, Task):
+                    verdict = move_dead(Verdict(SettleTarget.DEAD, now, failure), stored.task, policies)
+                    if verdict.moved is not None and stored.task.topic == expired.topic:
+                        changes[number] = TopicChange(expired.topic, verdict.moved, now, seen=stored.raw)
+                elif isinstance(stored, LaterError) and not isinstance(stored, NotFound):
+                    results[number] = stored
+            results.update(zip(changes, await self.change_topics([*changes.values()], expired_by=now), strict=True))
+            left = [name for name in left if name not in looked_up]
+        others = [number for number in range(len(deaths)) if number not in results]
+        answers = await self._expiry.expire([deaths[number] for number in others], now)
+        results.update(zip(others, answers, strict=True))
+        return [results[number] for number in range(len(deaths))]
+
+    async def move_back(self, names: Sequence[str], now: int) -> Mapping[str, TaskRecord | LaterError]:
+        """Return tasks that wait in a dead-letter topic to the topics in which they died, due at `now` (ms).
+
+        Returns where each is then. Tasks that do not wait there are left out.
+        """
+        left, moved = list(names), dict[str, TaskRecord | LaterError]()
+        while left:
+            looked_up = await self._lookup.stored_tasks(left)
+            changes: dict[str, TopicChange] = {}
+            for name, stored in looked_up.items():
+                task = stored.task if isinstance(stored, StoredTask) else None
+                if isinstance(stored, StoredTask) and isinstance(task, Task) and task.death is not None:
+                    changes[name] = TopicChange(task.topic, move_back(task, task.death, now), now, seen=stored.raw)
+            answers = await self.change_topics([*changes.values()])
+            for (name, change), answer in zip(changes.items(), answers, strict=True):
+                if isinstance(answer, LaterError):
+                    moved[name] = answer
+                elif answer:
+                    task = change.task
+                    moved[name] = TaskRecord(id_of(name), task.topic, task, Bucket.DELAY, now, 0, None)
+            left = [name for name in left if name not in looked_up]
+        return moved
+
+    async def _change_some(
+        self, changes: Sequence[tuple[TopicChange, bytes]], expired_by: Argument
+    ) -> list[bool | LaterError]:
+        """Move tasks in one round trip, at most 500; each comes with its new body."""
+        groups: dict[tuple[Shard, str, str], list[int]] = {}
+        first_due: dict[str, int] = {}
+        for position, (change, _) in enumerate(changes):
+            target = change.task.topic
+            groups.setdefault((self._keys.shard_of(change.task.id), change.topic, target), []).append(position)
+            first_due[target] = min(change.due_at, first_due.get(target, change.due_at))
+        commands = [
+            _change_command(*group, expired_by, [changes[position] for position in positions])
+            for group, positions in groups.items()
+        ]
+        notices = [self._due_notices.heard_command(topic, due_at) for topic, due_at in first_due.items()]
+        answers = await self._client.execute_each("change_topic", [*commands, *notices])
+        results: list[bool | LaterError] = [False] * len(changes)
+        for positions, answer in zip(groups.values(), answers, strict=False):
+            is_error = isinstance(answer, LaterError)
+            for number, position in enumerate(positions):
+                results[position] = answer if is_error else answer[number] == 1
+        return results
+
+
+def _change_command(
+    shard: Shard, topic: str, target: str, expired_by: Argument, changes: Sequence[tuple[TopicChange, bytes]]
+) -> Command:
+    delay, unack, error, _ = shard.buckets(topic.encode())
+    keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry, shard.topics]
+    keys += [shard.wakes[bucket] for bucket in (Bucket.DELAY, Bucket.UNACK, Bucket.ERROR)]
+    keys += [delay, unack, error, shard.bucket(Bucket.DELAY, target.encode())]
+    tasks: list[tuple[Argument, ...]] = []
+    for (_, task, due_at, fence, seen), body in changes:
+        ttl_end: Argument = "" if task.expires_at is None else task.expires_at
+        tasks.append((pack_id(task.id), "" if fence is None else fence, seen, body, due_at, ttl_end))
+    return scripts.CHANGE_TOPIC.call(keys, [topic, target, expired_by, *chain.from_iterable(tasks)])
