@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from later.core.dead_letter_topic import move_dead
 from later.core.errors import LaterError, format_traceback
 from later.core.held import Held
 from later.core.origin import Origin
@@ -271,6 +272,8 @@ class DeliveryPool:
         counts: dict[tuple[str, OutcomeKind], int] = {}
         holds: list[Awaitable[None]] = []
         faulty: list[_Delivery] = []
+        policies = self._store.policies.latest
+        moves_dead = bool(policies.dead_letter_topics)
         for delivery in deliveries:
             claim, task, result = delivery.claim, delivery.claim.task, delivery.result
             if isinstance(result, Outcome) and isinstance(task, Task):
@@ -286,6 +289,8 @@ class DeliveryPool:
             else:
                 assert isinstance(result, Verdict)  # what is put back is not settled
                 verdict = result
+            if moves_dead and isinstance(task, Task):
+                verdict = move_dead(verdict, task, policies)
             own_id = self._remember_ms and isinstance(task, Task) and task.own_id
             remember_until = verdict.at + self._remember_ms if own_id else None
             settlements.append((delivery, Settlement(claim, verdict, remember_until)))

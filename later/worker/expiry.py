@@ -28,7 +28,10 @@ SWEEP_TASKS = 1000
 
 
 class Expirer:
-    """Tick function that moves expired tasks from delay or error to dead: no task waits beyond its ttl."""
+    """Tick function that moves expired tasks from delay or error to dead, or to their dead-letter topics.
+
+    So no task waits beyond its ttl.
+    """
 
     def __init__(self, *, store: Store, metrics: Metrics) -> None:
         self._store = store
@@ -39,7 +42,11 @@ class Expirer:
         if not expired:
             return TickResult(0, None)
         deaths = [(task, expiry_failure(task.failure, now)) for task in expired]
-        results = await self._store.expiry.expire(deaths, now)
+        policies = self._store.policies.latest
+        if policies.dead_letter_topics:
+            results = await self._store.dead_letter_topics.expire(deaths, now, policies)
+        else:
+            results = await self._store.expiry.expire(deaths, now)
         died = [task for task, result in zip(expired, results, strict=True) if result is True]
         for task in died:
             self._metrics.topic_dead.inc(task.topic, "expired")

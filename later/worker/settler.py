@@ -92,7 +92,9 @@ class Settler(Generic[Delivery]):
         """Settle a group in one round trip, after `tries` tries without an answer."""
         answers: Sequence[bool | LaterError]
         try:
-            answers = await self._store.tasks.settle([settlement for _, settlement in group])
+            moves_dead = self._store.policies.latest.dead_letter_topics
+            settle = self._store.dead_letter_topics.settle if moves_dead else self._store.tasks.settle
+            answers = await settle([settlement for _, settlement in group])
         except LaterError as error:
             answers = [error] * len(group)
         except Exception as error:
@@ -131,7 +133,7 @@ class Settler(Generic[Delivery]):
         elif verdict.target is SettleTarget.ERROR:
             self._metrics.retries.inc()
         elif verdict.target is SettleTarget.DEAD and verdict.failure is not None:
-            failure = verdict.failure
+            failure, moved = verdict.failure, verdict.moved
             self._metrics.topic_dead.inc(claim.topic, failure.reason)
             log.warning(
                 "task dead",
@@ -140,4 +142,5 @@ class Settler(Generic[Delivery]):
                 attempt=claim.attempt,
                 reason=failure.reason,
                 message=failure.message,
+                **({} if moved is None else {"moved_to": moved.topic}),
             )
