@@ -32,6 +32,7 @@ from later.api.response_schemas import (
     ClaimedTaskView,
     ClaimResponse,
     CreateResponse,
+    DeadLetterView,
     DeleteResponse,
     ExtendResponse,
     JobResponse,
@@ -113,6 +114,7 @@ def test_every_problem_type_is_documented_with_its_status() -> None:
 SCHEMAS: dict[str, list[type[msgspec.Struct]]] = {
     "`POST /create`": [CreateResponse],
     "`POST /query`": [TaskView, LastErrorView],
+    "Dead letters": [DeadLetterView],
     "`POST /delete`": [DeleteResponse],
     "`POST /list`": [ListResponse],
     "Batches": [BatchCreateResponse, BatchQueryResponse, BatchDeleteResponse],

@@ -89,7 +89,7 @@ class ExplainHandlers:
             lease_ms=self._lease_ms + topic.policy.timeout_ms - self._store.policies.latest.daemon.timeout_ms,
         )
         explanation = explain_task(facts, topic, now)
-        last_error = last_error_view(record.failure)
+        last_error = last_error_view(record.failure, facts.task)
         return json_response({"sentence": explanation.sentence, **explanation.details, "last_error": last_error})
 
     async def _topic_facts(self, name: str, now: int) -> TopicFacts:

@@ -216,7 +216,8 @@ def report_death(metrics: Metrics, id: str, topic: str, verdict: Verdict) -> Non
     assert failure is not None  # a death has its reason
     metrics.topic_dead.inc(topic, failure.reason)
     reason, message = failure.reason, failure.message
-    log.warning("task dead", id=id, topic=topic, attempt=failure.attempt, reason=reason, message=message)
+    moved_to = {} if verdict.moved is None else {"moved_to": verdict.moved.topic}
+    log.warning("task dead", id=id, topic=topic, attempt=failure.attempt, reason=reason, message=message, **moved_to)
 
 
 def flattened(

@@ -43,6 +43,17 @@ class LastErrorView(msgspec.Struct, frozen=True, kw_only=True):
     at: str
 
 
+class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
+    """The death of a task in another topic, from which it moved to its present one."""
+
+    topic: str
+    reason: str
+    status: int | None
+    message: str
+    at: str
+    attempts: int
+
+
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """A task in an answer, its fields in the contract's order.
 
@@ -64,6 +75,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     last_error: LastErrorView | None
     headers: list[str] | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET
+    dead_letter: DeadLetterView | UnsetType = UNSET
 
 
 class ListResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +143,10 @@ class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedTaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that a consumer has claimed, and its lease. `context` is None as long as no create takes one."""
+    """A task that a consumer has claimed, and its lease. `context` is None as long as no create takes one.
+
+    `callback` is that of a task that has one: it died in a pushed topic, or its topic was pushed when it was created.
+    """
 
     id: str
     topic: str
@@ -146,6 +161,8 @@ class ClaimedTaskView(msgspec.Struct, frozen=True, kw_only=True):
     context: None = None
     lease: str
     lease_until: str
+    callback: str | UnsetType = UNSET
+    dead_letter: DeadLetterView | UnsetType = UNSET
 
 
 class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,9 +229,10 @@ def task_view(record: TaskRecord) -> TaskView:
         due_at=UNSET if is_dead else score_time,
         died_at=score_time if is_dead else UNSET,
         attempts=record.attempts,
-        last_error=last_error_view(record.failure),
+        last_error=last_error_view(record.failure, task),
         headers=UNSET if task is None or not task.headers else list(task.headers),
         expires_at=UNSET if task is None or task.expires_at is None else rfc3339(task.expires_at),
+        dead_letter=UNSET if task is None else dead_letter_view(task),
     )
 
 
@@ -229,11 +247,13 @@ def claimed_task_view(pulled: PulledTask) -> ClaimedTaskView:
         attempt=pulled.attempt,
         due_at=rfc3339(pulled.due_at),
         created_at=rfc3339(task.created_at),
-        last_error=last_error_view(failure),
+        last_error=last_error_view(failure, task),
         failures=0 if failure is None else failure.failures,
         max_retry=task.max_retry,
         lease=encode_lease(pulled.lease),
         lease_until=rfc3339(pulled.lease_end),
+        callback=task.callback or UNSET,
+        dead_letter=dead_letter_view(task),
     )
 
 
@@ -242,8 +262,27 @@ def deletion_view(deletion: Deletion) -> DeleteResponse:
     return DeleteResponse(id=deletion.id, in_flight=deletion.in_flight or UNSET, ended=deletion.ended or UNSET)
 
 
-def last_error_view(failure: Failure | None) -> LastErrorView | None:
-    """Return the view of a task's last failure, or None if its last attempt did not fail."""
-    if failure is None:
+def last_error_view(failure: Failure | None, task: Task | None) -> LastErrorView | None:
+    """Return the view of a task's last failure, or None if no attempt has failed.
+
+    In a dead-letter topic it is that of which the task died, until it fails there.
+    """
+    last = task.death if failure is None and task is not None else failure
+    if last is None:
         return None
-    return LastErrorView(reason=failure.reason, status=failure.status, message=failure.message, at=rfc3339(failure.at))
+    return LastErrorView(reason=last.reason, status=last.status, message=last.message, at=rfc3339(last.at))
+
+
+def dead_letter_view(task: Task) -> DeadLetterView | UnsetType:
+    """Return the view of a task's death in the topic from which it moved to its present one; UNSET if it did not."""
+    death = task.death
+    if death is None:
+        return UNSET
+    return DeadLetterView(
+        topic=death.topic,
+        reason=death.reason,
+        status=death.status,
+        message=death.message,
+        at=rfc3339(death.at),
+        attempts=death.attempts,
+    )

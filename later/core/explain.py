@@ -14,7 +14,7 @@ from later.core.clock import rfc3339
 from later.core.held import Held
 from later.core.policy import Deliver, Policy, format_policy
 from later.core.retry import Failure
-from later.core.task import Task
+from later.core.task import Death, Task
 
 SLOT_WAIT_MS = 1000
 """If tasks of a topic without limits are due for this long while others of it are in flight, they wait for a slot."""
@@ -28,6 +28,8 @@ RELEVANT_FIELDS = (
 """The fields of a policy that decide when a task runs."""
 PULL_FIELDS = ("deliver", "claim_lease", "max_claims")
 """The further fields that decide when a task is claimed, if the topic is pulled."""
+DEAD_LETTER_FIELDS = ("dead_to", "dead_ttl")
+"""The fields that decide what becomes of a dead task, if it moves to another topic."""
 
 _FAILURE_COUNT = re.compile(r"^[0-9]+ failures?(, the last)?: ")
 """The beginning of the message of an exhausted task."""
@@ -98,8 +100,11 @@ class Explanation(NamedTuple):
 
 def explain_task(facts: TaskFacts, topic: TopicFacts, now: int) -> Explanation:
     """Explain why a task of `topic` has not run by `now`."""
-    reasons = _REASONS_BY_STATE[facts.state](facts, topic, now)
+    reasons = [*_REASONS_BY_STATE[facts.state](facts, topic, now)]
     task, is_dead = facts.task, facts.state == "dead"
+    death = None if task is None else task.death
+    if death is not None:
+        reasons.append(f"it came from {death.topic}, where it died because {_why_dead(death, task)}")
     details = {
         "id": facts.id,
         "topic": topic.name,
@@ -204,23 +209,26 @@ def _explain_unack(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[st
 
 def _explain_dead(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
     failure = facts.failure
-    if failure is None:
-        yield "dead for an unknown reason"
-    elif failure.reason == "exhausted":
-        why = "its retries were exhausted"
-        if facts.task is not None:
-            count = facts.task.max_retry
-            whys = {0: "it failed and had no retries", 1: "its 1 retry was exhausted"}
-            why = whys.get(count, f"its {count} retries were exhausted")
-        yield f"dead because {why}: {_FAILURE_COUNT.sub('', failure.message)}"
-    elif failure.reason == "address":
-        yield f"dead because {_with_advice(_FAILURE_COUNT.sub('', failure.message))}"
-    elif failure.reason == "gone":
-        yield f"dead because its receiver is gone: {failure.message}"
-    elif failure.reason == "rejected":
-        yield f"dead because its consumer rejected it: {failure.message}"
-    else:
-        yield f"dead because {failure.message}"
+    yield "dead for an unknown reason" if failure is None else f"dead because {_why_dead(failure, facts.task)}"
+
+
+def _why_dead(failure: Failure | Death, task: Task | None) -> str:
+    """Return why a task has died, from its last failure."""
+    message = _FAILURE_COUNT.sub("", failure.message)
+    match failure.reason:
+        case "exhausted":
+            why = "its retries were exhausted"
+            if task is not None:
+                whys = {0: "it failed and had no retries", 1: "its 1 retry was exhausted"}
+                why = whys.get(task.max_retry, f"its {task.max_retry} retries were exhausted")
+            return f"{why}: {message}"
+        case "address":
+            return _with_advice(message)
+        case "gone":
+            return f"its receiver is gone: {failure.message}"
+        case "rejected":
+            return f"its consumer rejected it: {failure.message}"
+    return failure.message
 
 
 _REASONS_BY_STATE = {
@@ -358,7 +366,8 @@ def _hold_reason(topic: TopicFacts, until: int, now: int) -> str:
 
 def _topic_details(topic: TopicFacts, now: int) -> Details:
     policy = format_policy(topic.policy)
-    fields = (*RELEVANT_FIELDS, *PULL_FIELDS) if topic.policy.deliver is Deliver.PULL else RELEVANT_FIELDS
+    pull_fields = PULL_FIELDS if topic.policy.deliver is Deliver.PULL else ()
+    fields = (*RELEVANT_FIELDS, *pull_fields, *(DEAD_LETTER_FIELDS if topic.policy.dead_to else ()))
     oldest_due_at, held_until = topic.oldest_due_at, topic.held_until
     return {
         "counts": {"delay": topic.delay, "unack": topic.unack, "error": topic.error, "dead": topic.dead},

@@ -77,6 +77,16 @@ async def put_unseen(api: ApiFixture, **changes: Any) -> Task:
     return task
 
 
+async def test_a_death_elsewhere_wakes_a_claim_that_waits_in_the_dead_letter_topic(api: ApiFixture) -> None:
+    await api.store.policies.change(topic_scope("jobs"), lambda before: before.merge({"dead_to": "failed"}))
+    task = await put_unseen(api)
+    status, answer = await api.post("/claim", JOB)
+    assert (status, len(answer["tasks"])) == (200, 1)
+    [claim] = await start_waiting(api, topic="failed")
+    await api.post("/nack", {"leases": [answer["tasks"][0]["lease"]], "dead": True})
+    assert await ids_of(claim) == [task.id]
+
+
 async def test_a_create_wakes_a_claim_that_waits(api: ApiFixture) -> None:
     [claim] = await start_waiting(api)
     await api.post("/create", {**JOB, "id": "a"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import redis
 from later.cli import store_access
 from later.cli.commands import status
 from later.core.errors import StoreDown
-from later.core.policy_scopes import topic_scope
+from later.core.policy_scopes import Settings, topic_scope
 from later.store.stats import ServerFacts, TopicCounts
 from tests.builders import a_task
 from tests.cases import each_case
@@ -68,6 +69,15 @@ def test_status_names_the_topics_whose_tasks_consumers_claim(capsys: Capture) ->
     assert deliver == {"calm": "push", "late": "pull", "worse": "push"}
 
 
+def test_status_names_the_topics_to_which_dead_tasks_move(capsys: Capture) -> None:
+    report = store_status(dead_letter_topics=frozenset({"late"}))
+    status.print_text(report, 2)
+    assert "dead to  1 topic, to which tasks move that die in others: late\n" in capsys.readouterr().out
+    status.print_json(report, 20)
+    topics = json.loads(capsys.readouterr().out)["topics"]
+    assert [topic["topic"] for topic in topics if topic["is_dead_letter_topic"]] == ["late"]
+
+
 def test_status_warns_if_no_worker_is_alive(capsys: Capture) -> None:
     status.print_text(store_status(workers={"host:2": 10_000}), 20)
     assert "workers  no worker heartbeat for 10 s: nothing is delivered" in capsys.readouterr().out
@@ -107,7 +117,10 @@ async def test_the_status_of_a_store_is_read(store: StoreFixture) -> None:
     assert report.server.name in ("Valkey", "Redis")
     assert report.pulled == frozenset()
     await store.policies.change(topic_scope("a/b"), lambda settings: settings.merge({"deliver": "pull"}))
-    assert (await status.read_status(store, "")).pulled == {"a/b"}
+    for source, target in (("a/c", "a/b"), ("order", "empty")):
+        await store.policies.change(topic_scope(source), partial(Settings.merge, fields={"dead_to": target}))
+    report = await status.read_status(store, "")
+    assert report.pulled == report.dead_letter_topics == {"a/b"}
 
 
 @each_case("command", ["status", "doctor"])

@@ -119,6 +119,18 @@ def test_set_sends_each_field_in_the_units_of_the_api(api: ApiStub, capsys: Capt
     assert capsys.readouterr().out.splitlines() == ["field  value", "ttl    0 (no limit)"]
 
 
+def test_a_warning_about_the_policy_is_no_field_of_it(api: ApiStub, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"dead_to": "failed", "warning": "Tasks of a have no callback."})] * 2
+    assert exit_code_of("topics", "set", "a", "--dead-to", "failed") == 0
+    assert capsys.readouterr() == (
+        "field    value\ndead_to  failed\n",
+        "later: warning: Tasks of a have no callback.\n",
+    )
+    assert exit_code_of("topics", "set", "a", "--dead-to", "", "--json") == 0
+    assert api.requests[1].json == {"dead_to": ""}
+    assert json.loads(capsys.readouterr().out) == {"topic": "a", "set": {"dead_to": "failed"}}
+
+
 def test_set_sends_only_the_fields_that_are_given(
     api: ApiStub, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic, format_duration, format_time
 from later.core.policy import Deliver, Policy
 from later.core.retry import Failure, judge_uncallable
+from later.core.task import Death
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 
@@ -33,6 +34,8 @@ DUE_TASK = facts("delay", NOW - 12_000)
 REFUSED = "this host's address may not be called: private"
 PAUSED = Policy(paused=True)
 PULLED = Policy(deliver=Deliver.PULL)
+DEATH = Death("order", "exhausted", 500, "6 failures, the last: answered 500", NOW, 6, None)
+DEATH_BY_ADDRESS = Death("order", "address", None, f"1 failure: {REFUSED}", NOW, 1, None)
 
 
 @each_case(
@@ -95,6 +98,12 @@ def test_a_due_task_is_explained(topic: TopicFacts, sentence: str) -> None:
          "dead because its consumer rejected it: no such order"),
         (facts("dead", NOW, failure=judge_uncallable(1, None, NOW).failure), IDLE,
          "dead because it has no callback, and its topic's tasks are delivered (deliver push)"),
+        (facts("delay", NOW - 12_000, task=a_task(max_retry=5, death=DEATH)), DUE._replace(policy=PULLED),
+         "waits for a consumer (its topic has deliver pull); due for 12 s; "
+         "it came from order, where it died because its 5 retries were exhausted: answered 500"),
+        (facts("dead", NOW, failure=judge_uncallable(1, None, NOW).failure, task=a_task(death=DEATH_BY_ADDRESS)), IDLE,
+         "dead because it has no callback, and its topic's tasks are delivered (deliver push); "
+         f"it came from order, where it died because {REFUSED}; its operator can allow it with --guard-allow"),
         (facts("delay", NOW + 60_000), IDLE._replace(held_until=AT),
          "due in 60 s; its topic is held until 08:04:05Z, as its receiver asked"),
         (facts("delay", NOW + 60_000), IDLE._replace(paused=True),

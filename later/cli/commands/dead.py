@@ -93,8 +93,8 @@ def redrive(
 ) -> int:  # fmt: skip
     """Make dead tasks due again.
 
-    They are due now, with all their retries, and their ttl counts from now. Exit status 1 if one of the IDs is not
-    dead.
+    They are due now, with all their retries, and their ttl counts from now. An ID may also be that of a task that waits
+    in a dead-letter topic: it goes back to the topic in which it died. Exit status 1 if one of the IDs is neither.
 
     With --topic, tasks are redriven in chunks. Tasks that die after the command has started are left out, so that none
     is redriven twice. If the command is interrupted, run it again to continue; with --rate, tasks whose turn has not

@@ -61,6 +61,8 @@ class StoreStatus(NamedTuple):
     now: int
     pulled: frozenset[str] = frozenset()
     """The topics whose tasks consumers claim."""
+    dead_letter_topics: frozenset[str] = frozenset()
+    """The topics to which dead tasks of others move."""
 
     @property
     def total(self) -> TopicCounts:
@@ -92,6 +94,7 @@ async def read_status(store: Store, address: str) -> StoreStatus:
         remembered=await store.stats.remembered_ids(),
         now=now,
         pulled=frozenset(topic for topic in topics if policies.for_topic(topic).deliver is Deliver.PULL),
+        dead_letter_topics=policies.dead_letter_topics.intersection(topics),
     )
 
 
@@ -116,6 +119,7 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
         "remembered_ids": report.remembered,
         "topics": [
             {"topic": name, "deliver": Deliver.PULL if name in report.pulled else Deliver.PUSH}
+            | {"is_dead_letter_topic": name in report.dead_letter_topics}
             | _counts_json(counts, report.now)
             for name, counts in report.most_due(max_topics)
         ],
@@ -147,6 +151,10 @@ def print_text(report: StoreStatus, max_topics: int) -> None:
     if report.pulled:
         topics = "1 topic" if len(report.pulled) == 1 else f"{len(report.pulled)} topics"
         print(f"pulled   {topics}, whose tasks consumers claim: {printable(_some(sorted(report.pulled)))}")
+    if report.dead_letter_topics:
+        topics = "1 topic" if len(report.dead_letter_topics) == 1 else f"{len(report.dead_letter_topics)} topics"
+        names = printable(_some(sorted(report.dead_letter_topics)))
+        print(f"dead to  {topics}, to which tasks move that die in others: {names}")
     print()
     rows = [_row(name, counts, report.now) for name, counts in report.most_due(max_topics)]
     print_number_table(
