@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from later.core.edit import TaskChanges
-from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown
+from later.core.errors import Conflict, InFlight, LaterError, NotFound, Refused, StoreDown
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.core.task import Task
@@ -449,3 +449,30 @@ async def test_a_delete_that_must_look_again_knows_what_it_deleted_before(
     monkeypatch.setattr(store.edits._lookup, "stored_tasks", read_late)
     deleted, failed = await store.edits.delete(["a", "b"])
     assert (deleted, type(failed)) == (Deletion("a"), StoreDown)
+
+
+async def test_tasks_of_a_topic_are_deleted_there_and_nowhere_else(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=id, own_id=True) for id in "abc"])
+    await store.tasks.create([a_task(id="other", topic="mail")])
+    flying, dead, waiting = [claim for claim in await claim_due(store) if claim.topic == "order"]
+    await store.tasks.settle([died(dead)])
+    await store.tasks.give_back([waiting])
+    ids = [flying.id, dead.id, waiting.id, "other", "none", waiting.id]
+    answers = await store.edits.delete_of_topic("order", ids)
+    assert [type(answer) for answer in answers] == [Deletion, Conflict, Deletion, NotFound, NotFound, NotFound]
+    assert answers[0] == Deletion(flying.id, in_flight=True)
+    assert (await query(store, "other")).topic == "mail"
+    assert (await query(store, dead.id)).state is Bucket.DEAD
+    await assert_sound(store)
+
+
+async def test_a_delete_can_leave_what_has_a_lease_that_has_not_ended(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a"), a_task(id="b", delay=60)])
+    [claim] = await claim_due(store, lease_end=SOON)
+    answers = await store.edits.delete_of_topic("order", ["a", "b"], SOON - 1)
+    assert [type(answer) for answer in answers] == [InFlight, Deletion]
+    assert await store.tasks.settle([failed(claim, SOON)]) == [True]
+    await store.tasks.create([a_task(id="c")])
+    await claim_due(store, lease_end=SOON)
+    assert await store.edits.delete_of_topic("order", ["c"], SOON) == [Deletion("c", in_flight=True)]
+    await assert_sound(store)

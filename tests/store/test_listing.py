@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -229,3 +230,12 @@ async def test_a_page_takes_few_steps_among_many_entries_of_one_time(store: Stor
     assert [found.id for found in page.tasks] == ids_of(tasks[15_001:15_011])
     stats: dict[str, dict[str, int]] = await store.redis.info("commandstats")
     assert stats["cmdstat_zrange"]["calls"] <= 2 * 17 * len(store.keys.shards)
+
+
+async def test_a_caller_that_leaves_many_out_gets_larger_slices(store: StoreFixture) -> None:
+    tasks = await create(store, [1] * 250)
+    async with aclosing(store.listing.slices([DELAYED], 2)) as slices:
+        sizes = [len(found) async for found, _, _ in slices]
+    assert sum(sizes) == len(tasks)
+    assert sizes[0] == 3
+    assert len(sizes) <= 4
