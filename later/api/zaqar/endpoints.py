@@ -10,6 +10,7 @@ from later.api.load_shedding import PendingWrites
 from later.api.routes import Route
 from later.api.task_answers import BytesInAnswers
 from later.api.zaqar.error_answers import ROOT
+from later.api.zaqar.messages import MessageHandlers
 from later.api.zaqar.protocol import ZaqarHandler, check_calls
 from later.api.zaqar.queue_list import QueueListHandler
 from later.api.zaqar.queue_stats import QueueStatsHandler
@@ -40,11 +41,21 @@ def zaqar_routes(
     max_body: int,
     why_not_ready: Callable[[], Awaitable[LaterError | None]],
 ) -> list[Route]:
-    """Return the routes of Zaqar's API."""
+    """Return the routes of Zaqar's API. `max_body` is in bytes."""
+    messages = MessageHandlers(
+        store=store,
+        metrics=metrics,
+        authorization=authorization,
+        pending_writes=pending_writes,
+        signals=signals,
+        bytes_in_answers=bytes_in_answers,
+        remember_ms=remember_ms,
+        max_body=max_body,
+    )
     return [
         *_service_routes(ServiceHandlers(store=store, pending_writes=pending_writes, why_not_ready=why_not_ready)),
         *_queue_routes(store),
-        # messages: *_message_routes(MessageHandlers(…)), here
+        *_message_routes(messages),
         # claims: *_message_claim_routes(MessageClaimHandlers(…)), here
     ]
 
@@ -70,6 +81,23 @@ def _queue_routes(store: Store) -> list[Route]:
             "GET", f"{QUEUE}/stats", QueueStatsHandler(store=store).show, Scope.READ, "Queue stats could not be read."
         ),
     ]
+
+
+def _message_routes(messages: MessageHandlers) -> list[Route]:
+    """Return the routes of messages. What a caller needs to delete some depends on how it does."""
+    return [
+        _route("POST", MESSAGES, messages.post_messages, Scope.CREATE, "Messages could not be enqueued."),
+        _route(
+            "GET", MESSAGES, messages.get_messages, Scope.READ, "Messages could not be listed.",
+            ids="Message could not be retrieved.",
+        ),
+        _route(
+            "DELETE", MESSAGES, messages.delete_messages, NoScope.ANY_KEY, "Messages could not be deleted.",
+            pop="Messages could not be popped.",
+        ),
+        _route("GET", MESSAGE, messages.get_message, Scope.READ, "Message could not be retrieved."),
+        _route("DELETE", MESSAGE, messages.delete_message, NoScope.ANY_KEY, "Message could not be deleted."),
+    ]  # fmt: skip
 
 
 def _route(

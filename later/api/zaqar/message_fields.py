@@ -6,7 +6,7 @@ the task says that it is JSON.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -16,18 +16,15 @@ from later.api.zaqar.error_answers import ROOT, ZaqarError, invalid_body, invali
 from later.api.zaqar.protocol import ZaqarCall, parse_json
 from later.core.admit import admit
 from later.core.clock import Interval
+from later.core.errors import LaterError, StoreDown
 from later.core.policy import Policy, plain_number
 from later.core.policy_scopes import Policies
+from later.core.queue_metadata import DEFAULT_MESSAGE_TTL_S, MAX_MESSAGE_TTL_S, MIN_MESSAGE_TTL_S
 from later.core.task import Draft, Task, new_id
 from later.core.validation import MAX_AHEAD_MS
-
-MAX_POST_BYTES = 262_144
-"""The most bytes of a post, as Zaqar has it; a smaller `--max-body` counts, and so does what a queue's metadata say."""
-MIN_TTL_S = 60
-MAX_TTL_S = 1_209_600
-DEFAULT_TTL_S = 3600
-"""The ttl of a message where neither it nor its queue says anything."""
-
+from later.store.keys import Bucket
+from later.store.open import Store
+from later.store.types import TaskRecord
 
 # Posting
 
@@ -41,19 +38,20 @@ class PostedMessage(NamedTuple):
     delay_s: int | None
 
 
-class _Body(msgspec.Struct):
+class _RawMessage(msgspec.Struct):
     """A message whose body is not decoded."""
 
     body: msgspec.Raw
 
 
-class _Bodies(msgspec.Struct):
+class _RawPost(msgspec.Struct):
     """The messages of a post, whose bodies are not decoded."""
 
-    messages: list[_Body]
+    messages: list[_RawMessage]
 
 
-_decode_bodies = msgspec.json.Decoder(_Bodies).decode
+_decode_bodies = msgspec.json.Decoder(_RawPost).decode
+_encode = msgspec.json.Encoder().encode
 
 
 def parse_post(body: bytes) -> list[PostedMessage]:
@@ -110,11 +108,11 @@ def post_too_large(limit: int) -> ZaqarError:
 
 
 def admit_messages(
-    messages: Sequence[PostedMessage], call: ZaqarCall, policies: Policies, now: Interval, due_at_once: int
+    messages: Sequence[PostedMessage], call: ZaqarCall, policies: Policies, now: Interval, at_once: int
 ) -> list[Task]:
     """Return the tasks that messages become, posted at `now`, in the order of the post.
 
-    A message without a delay is due, and created, at `due_at_once` (ms).
+    A message without a delay is due, and created, at `at_once` (ms): see `due_at_once`.
 
     Raises:
         ZaqarError: the ttl or delay of one of them is out of bounds.
@@ -123,14 +121,14 @@ def admit_messages(
     policy = policies.for_topic(call.topic)
     for message in messages:
         _check_times(message, policy)
-    default_ttl_s = None if policy.ttl_ms else DEFAULT_TTL_S
+    default_ttl_s = None if policy.ttl_ms else DEFAULT_MESSAGE_TTL_S
     tasks: list[Task] = []
     for content, is_json, ttl_s, delay_s in messages:
         draft = Draft(
             topic=call.topic, content=content, ttl=default_ttl_s if ttl_s is None else ttl_s, delay=delay_s
         )
         task = admit(draft, policies, now.high, new_id(), call.caller)
-        at = due_at_once if task.execute_at == now.high else task.created_at
+        at = at_once if task.execute_at == now.high else task.created_at
         earlier_ms = task.created_at - at
         tasks.append(
             msgspec.structs.replace(
@@ -147,9 +145,10 @@ def admit_messages(
 
 def _check_times(message: PostedMessage, policy: Policy) -> None:
     """Check the ttl and the delay of a message. Raises ZaqarError."""
-    if message.ttl_s is not None and not MIN_TTL_S <= message.ttl_s <= MAX_TTL_S:
+    if message.ttl_s is not None and not MIN_MESSAGE_TTL_S <= message.ttl_s <= MAX_MESSAGE_TTL_S:
         raise invalid_request(
-            f"The TTL for a message may not exceed {MAX_TTL_S} seconds, and must be at least {MIN_TTL_S} seconds long."
+            f"The TTL for a message may not exceed {MAX_MESSAGE_TTL_S} seconds, "
+            f"and must be at least {MIN_MESSAGE_TTL_S} seconds long."
         )
     max_delay_s = plain_number((policy.max_delay_ms or MAX_AHEAD_MS) / 1000)
     if message.delay_s is not None and not 0 <= message.delay_s <= max_delay_s:
@@ -171,9 +170,14 @@ def due_at_once(now: Interval, last: int) -> int:
 # Showing
 
 
+def messages_href(queue: str) -> str:
+    """Return the path of a queue's messages."""
+    return f"{ROOT}/queues/{queue}/messages"
+
+
 def message_href(queue: str, id: str) -> str:
     """Return the path of a message."""
-    return f"{ROOT}/queues/{queue}/messages/{quote(id, safe=':')}"
+    return f"{messages_href(queue)}/{quote(id, safe=':')}"
 
 
 def message_view(
@@ -194,6 +198,50 @@ def message_view(
     }
 
 
-def shown_ttl_s(task: Task, ends_at: int | None) -> int:
-    """Return the ttl that a message shows: from its birth until it ends at `ends_at` (ms), or Zaqar's longest."""
-    return MAX_TTL_S if ends_at is None else -((task.created_at - ends_at) // 1000)
+def shown_ttl_s(created_at: int, ends_at: int | None) -> int:
+    """Return the ttl that a message shows: from its birth to its end (ms), or Zaqar's longest if it has no end."""
+    return MAX_MESSAGE_TTL_S if ends_at is None else -((created_at - ends_at) // 1000)
+
+
+class ShownMessage(NamedTuple):
+    """A task that is shown as a message, and the message as JSON."""
+
+    record: TaskRecord
+    view: msgspec.Raw
+
+
+async def show_messages(
+    store: Store, call: ZaqarCall, records: Iterable[TaskRecord | LaterError], now: Interval
+) -> list[ShownMessage]:
+    """Return those of the tasks as messages that are messages of the call's queue: neither dead nor expired.
+
+    A message that is claimed does not expire.
+
+    Raises:
+        StoreDown: some of them, or the ends of their ttls, could not be read.
+    """
+    found: list[TaskRecord] = []
+    for record in records:
+        if isinstance(record, StoreDown):
+            raise record
+        if isinstance(record, TaskRecord) and record.topic == call.topic and record.state is not Bucket.DEAD:
+            found.append(record)
+    ends = await store.claim_records.ends(found)
+    shown: list[ShownMessage] = []
+    for record in found:
+        task, lease = record.task, record.lease(now.low)
+        if not isinstance(task, Task):
+            continue  # its body cannot be read: `later doctor` tells
+        ends_at = ends.get(task.id)
+        if lease is None and ends_at is not None and ends_at <= now.high:
+            continue
+        view = message_view(
+            task,
+            href=message_href(call.queue, task.id),
+            claim_id=record.claim_id or None if lease is not None else None,
+            claim_count=record.attempts,
+            now=now.low,
+            ttl_s=shown_ttl_s(task.created_at, ends_at),
+        )
+        shown.append(ShownMessage(record, msgspec.Raw(_encode(view))))
+    return shown
