@@ -109,7 +109,7 @@ class _LongTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
 
 
 _LONG_DEFAULTS = _LongTaskBody.__struct_defaults__
-"""The values of those fields in a body that ends before them. (A daemon that does not know the last ones skips them.)"""
+"""The values of those fields in a body that ends before them. A daemon that does not know the last ones skips them."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_LongTaskBody)
 

@@ -29,8 +29,8 @@ CHANGED, OTHER_BODY = 1, 0
 """Codes that a script returns for a task. Any other code means that the task is in a bucket that the verb refuses."""
 
 LEFT, IN_FLIGHT, LEASED = 2, 3, 4
-"""More codes of the script `delete`: the task is dead and was left, it was deleted while it was in flight, or it was left
-because it is in flight."""
+"""More codes of the script `delete`: the task is dead and was left, it was deleted while it was in flight, or it is in
+flight and was left."""
 
 Result = TaskRecord | LaterError
 Results = dict[str, Result]

@@ -124,9 +124,7 @@ def admit_messages(
     default_ttl_s = None if policy.ttl_ms else DEFAULT_MESSAGE_TTL_S
     tasks: list[Task] = []
     for content, is_json, ttl_s, delay_s in messages:
-        draft = Draft(
-            topic=call.topic, content=content, ttl=default_ttl_s if ttl_s is None else ttl_s, delay=delay_s
-        )
+        draft = Draft(topic=call.topic, content=content, ttl=default_ttl_s if ttl_s is None else ttl_s, delay=delay_s)
         task = admit(draft, policies, now.high, new_id(), call.caller)
         at = at_once if task.execute_at == now.high else task.created_at
         earlier_ms = task.created_at - at

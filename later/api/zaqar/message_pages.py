@@ -112,7 +112,7 @@ def _parse_marker(marker: str) -> MessagePosition | None:
 
 
 class MessagePage(msgspec.Struct):
-    """A page while it is read: its messages, and the position from which the next one goes on (None: nothing follows)."""
+    """A page while it is read: its messages, and the position where the next one goes on (None: nothing follows)."""
 
     messages: list[msgspec.Raw]
     next: MessagePosition | None = None

@@ -328,12 +328,8 @@ def _raise_failure(answer: object) -> None:
 
 
 def _not_claimed() -> ZaqarError:
-    return ZaqarError(
-        400, UNABLE_TO_DELETE, "A claim was specified, but the message is not currently claimed."
-    )
+    return ZaqarError(400, UNABLE_TO_DELETE, "A claim was specified, but the message is not currently claimed.")
 
 
 def _needs_claim() -> ZaqarError:
-    return ZaqarError(
-        403, UNABLE_TO_DELETE, "This message is claimed; it cannot be deleted without a valid claim ID."
-    )
+    return ZaqarError(403, UNABLE_TO_DELETE, "This message is claimed; it cannot be deleted without a valid claim ID.")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from later.api.zaqar.error_answers import ZaqarError
 from later.api.zaqar.message_fields import (
@@ -27,14 +28,17 @@ from later.api.zaqar.query_parameters import (
 from later.core.clock import Interval
 from tests.builders import NOW, a_task
 from tests.cases import each_case
-from yarl import URL
 
+TEXT = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(codec="utf-8")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 def view(**changes: Any) -> dict[str, Any]:

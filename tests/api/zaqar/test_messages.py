@@ -14,6 +14,7 @@ from later.core.task import pack_id
 from later.store.key_book import KeyBook
 from tests.api.api_fixture import ApiFixture, fixed_clock, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
+from tests.api.test_claim_queues import reach
 from tests.api.zaqar.zaqar_api import CLIENT_ID, OTHER_CLIENT_ID, PROJECT, ZaqarAnswer, ZaqarApi
 from tests.builders import NOW, a_task
 from tests.cases import each_case
@@ -168,7 +169,8 @@ async def test_a_post_that_is_too_large_is_refused() -> None:
 async def test_a_topic_whose_tasks_are_delivered_takes_no_messages_and_gives_none() -> None:
     async with serve_messages() as zaqar:
         await zaqar.set_policy(deliver="push")
-        for method, path, body in (("POST", MESSAGES, {"messages": [{"body": 1}]}), ("DELETE", f"{MESSAGES}?pop=1", None)):
+        post = {"messages": [{"body": 1}]}
+        for method, path, body in (("POST", MESSAGES, post), ("DELETE", f"{MESSAGES}?pop=1", None)):
             status, title, _ = await zaqar.error(method, path, body)
             assert (status, title) == (409, "Resource conflict")
 
@@ -198,8 +200,7 @@ async def test_a_post_wakes_a_claim_that_waits() -> None:
     async with serve_messages() as zaqar:
         await zaqar.set_policy()
         waiting = asyncio.ensure_future(zaqar.api.post("/claim", {"topic": TOPIC, "wait": 30}))
-        while not zaqar.api.metric("later_claim_waiters"):
-            await asyncio.sleep(0)
+        await reach(lambda: zaqar.api.metric("later_claim_waiters") == 1)
         ids = await zaqar.post({})
         _, answer = await waiting
         assert [task["id"] for task in answer["tasks"]] == ids
@@ -286,9 +287,7 @@ async def test_own_messages_are_listed_only_with_echo() -> None:
 
 async def test_a_page_passes_over_two_thousand_hidden_messages_and_its_link_leads_on() -> None:
     async with serve_messages() as zaqar:
-        hidden = [
-            a_task(topic=TOPIC, callback="", client=CLIENT_ID.bytes, created_at=NOW - 5000) for _ in range(2030)
-        ]
+        hidden = [a_task(topic=TOPIC, callback="", client=CLIENT_ID.bytes, created_at=NOW - 5000) for _ in range(2030)]
         await zaqar.api.store.tasks.create(hidden)
         ids = await another_client(zaqar).post({}, {}, {})
         first = await zaqar.call("GET", f"{MESSAGES}?limit=2")
