@@ -29,7 +29,9 @@ from later.core.clock import Interval
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 
+NO_INTEGERS: list[object] = ["5", 5.5, 60.0, None, True, []]
 TEXT = st.text(st.characters(codec="utf-8"))
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -111,7 +113,7 @@ def test_messages_without_a_delay_are_due_in_their_order_and_at_once_in_any_proc
                 f'The value of the "{field}" field must be a int.',
             )
             for field in ("ttl", "delay")
-            for value in ("5", 5.5, 60.0, None, True, [])
+            for value in NO_INTEGERS
         ),
     ],
 )
