@@ -69,9 +69,8 @@ def parse_post(body: bytes) -> list[PostedMessage]:
         raise invalid_request("No messages to enqueu.")  # as Zaqar spells it
     messages: list[PostedMessage] = []
     for (ttl_s, value, delay_s), raw in zip(checked, _decode_bodies(body).messages, strict=True):
-        is_json = not isinstance(value, str)
-        content = bytes(raw.body).decode() if is_json else value
-        messages.append(PostedMessage(content, is_json, ttl_s, delay_s))
+        content = value if isinstance(value, str) else bytes(raw.body).decode()
+        messages.append(PostedMessage(content, not isinstance(value, str), ttl_s, delay_s))
     return messages
 
 
