@@ -21,8 +21,8 @@ def daemon_of_the_client(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("test", [test for test in TESTS if not test.is_left_out()], ids=str)
 def test_a_test_of_the_client_passes(test: SuiteTest) -> None:
-    failure = test.failure()
-    assert not failure, failure
+    if failure := test.failure():
+        pytest.fail(failure, pytrace=False)
 
 
 @pytest.mark.parametrize("daemon", CONFIGURATIONS[:1], indirect=True)

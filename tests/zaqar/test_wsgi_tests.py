@@ -27,8 +27,8 @@ def daemon_in_zaqar(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("test", [test for test in TESTS if not test.is_left_out()], ids=str)
 def test_a_test_of_zaqar_passes(test: SuiteTest) -> None:
-    failure = test.failure()
-    assert not failure, failure
+    if failure := test.failure():
+        pytest.fail(failure, pytrace=False)
 
 
 @pytest.mark.parametrize("daemon", CONFIGURATIONS[:1], indirect=True)
