@@ -269,14 +269,10 @@ def _build_from_routes(
         Route("GET", "/problems/{name}", about.problem, NoScope.OPEN),
     ]
     app = web.Application(middlewares=[error_middleware(answer_error)], client_max_size=MAX_BATCH_BYTES)
-    heads = {route.path for route in routes if route.method == "HEAD"}
     for route in routes:
-        handler = route.checked_handler(authorization)
-        if route.method == "GET":  # answers HEAD, too, unless that has a route of its own
-            allow_head = route.path not in heads
-            app.router.add_get(route.path, handler, allow_head=allow_head, expect_handler=_wait_for_handler)
-        else:
-            app.router.add_route(route.method, route.path, handler, expect_handler=_wait_for_handler)
+        # a GET route answers HEAD, too
+        add = app.router.add_get if route.method == "GET" else partial(app.router.add_route, route.method)
+        add(route.path, route.checked_handler(authorization), expect_handler=_wait_for_handler)
     app[ROUTES] = routes
     app[AUTHORIZATION] = authorization
     app[CROSS_SITE_PROTECTION] = cross_site_protection

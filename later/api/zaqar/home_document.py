@@ -10,7 +10,7 @@ MESSAGE = f"{QUEUE}/messages/{{message_id}}"
 CLAIM = f"{QUEUE}/claims/{{claim_id}}"
 RESOURCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "queues": ("/v2/queues{?marker,limit,detailed,with_count}", ("GET",)),
-    "queue": (QUEUE, ("GET", "HEAD", "PUT", "DELETE", "PATCH")),
+    "queue": (QUEUE, ("GET", "PUT", "DELETE", "PATCH")),
     "queue_stats": (f"{QUEUE}/stats", ("GET",)),
     "queue_purge": (f"{QUEUE}/purge", ("POST",)),
     "messages": (f"{QUEUE}/messages{{?marker,limit,echo,include_claimed,include_delayed}}", ("GET",)),
