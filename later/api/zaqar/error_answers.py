@@ -9,9 +9,8 @@ import msgspec
 from aiohttp import web
 
 from later.api.json_response import DATA_HEADERS
-from later.api.problem_types import CROSS_SITE, FAULT, ProblemType, problem_type
+from later.api.problem_types import FAULT, ProblemType, problem_type
 from later.api.problems import (
-    CLOSING,
     INTERNAL_ERROR,
     RETRY_AFTER_S,
     ProblemResponse,
@@ -85,11 +84,9 @@ def answer_error(request: web.BaseRequest, error: Exception) -> web.Response:
     if path != ROOT and not path.startswith(f"{ROOT}/"):
         return error_response(request, error)
     headers = dict(DATA_HEADERS)
-    closes = False
     match error:
         case ZaqarError():
             answer = error
-            closes = not request.content.is_eof()  # a body that is to come would be read in vain
         case web.HTTPMethodNotAllowed():
             answer = ZaqarError(405, "Method not allowed", f"This path does not take {request.method}.")
             headers["Allow"] = error.headers["Allow"]
@@ -97,10 +94,8 @@ def answer_error(request: web.BaseRequest, error: Exception) -> web.Response:
             answer = not_found("There is nothing at this path.")
         case LaterError() if (type := problem_type(error)) is not FAULT:
             answer = _translate(error, type)
-            closes = type is CROSS_SITE or type.status in CLOSING
             if isinstance(error, Denied):
                 headers |= denial_headers(error)
-                closes = not request.content.is_eof()
         case _:
             description = f"{INTERNAL_ERROR} (incident {log_fault(request)})"
             answer = ZaqarError(500, "Internal server error", description)
@@ -108,7 +103,7 @@ def answer_error(request: web.BaseRequest, error: Exception) -> web.Response:
         headers.setdefault("Retry-After", RETRY_AFTER_S)
     body = _encode({"title": answer.title, "description": answer.description})
     response = ProblemResponse(body=body, status=answer.status, headers=headers, content_type="application/json")
-    if closes:
+    if not request.content.is_eof():  # a body that is to come would be read in vain
         response.force_close()
     return response
 
