@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from later.core.task import decode_task_or_error, unpack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, pairs, parse_attempts, parse_failure
+from later.store.codec import MAX_BODIES, NO_LEASE, pairs, parse_attempts, parse_failure, parse_lease
 from later.store.fanout import split_by_weight
 from later.store.keys import Bucket, Keys
 from later.store.scripts import MAX_TASKS, Argument, Command
@@ -164,6 +164,8 @@ def _parse_records(split: ScanSplit, entries: Sequence[bytes], rows: Sequence[An
             begun, first_due_at, reason = parse_attempts(attempts, split.bucket)
             task = decode_task_or_error(id, raw)
             at, last_failure = int(float(score)), parse_failure(failure)
-            record = TaskRecord(id, split.topic, task, split.bucket, at, begun, last_failure, first_due_at, reason)
-            records.append(record)
+            lease = parse_lease(attempts) if split.bucket is Bucket.UNACK else NO_LEASE
+            records.append(
+                TaskRecord(id, split.topic, task, split.bucket, at, begun, last_failure, first_due_at, reason, *lease)
+            )
     return records
