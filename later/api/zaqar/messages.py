@@ -296,9 +296,12 @@ class MessageHandlers:
         """
         policy = (await self._store.policies.current()).for_topic(topic)
         if policy.deliver is not PULL:
-            if await self._store.queues.get(topic) is None:
+            queue = await self._store.queues.get(topic)  # which another process may have made a moment ago
+            if queue is None:
                 return []
-            raise PushedTopic(topic)
+            policy = queue.policy
+            if policy.deliver is not PULL:
+                raise PushedTopic(topic)
         if policy.paused:
             return []
         now = await self._store.time.now()

@@ -9,9 +9,11 @@ from typing import Any
 
 from later.core.api_keys import Scope, make_key_text
 from later.core.clock import Clock
+from later.core.policy import Deliver, Policy
 from later.core.policy_scopes import topic_scope
 from later.core.task import pack_id
 from later.store.key_book import KeyBook
+from later.store.open import build_store
 from tests.api.api_fixture import ApiFixture, fixed_clock, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 from tests.api.test_claim_queues import reach
@@ -509,6 +511,23 @@ async def test_popped_messages_are_gone_and_come_in_their_order() -> None:
         await zaqar.post({})
         await zaqar.set_policy(paused=True)
         assert ids_of(await zaqar.call("DELETE", f"{MESSAGES}?pop=1")) == []
+
+
+# Several processes
+
+
+async def test_a_queue_that_another_process_has_made_or_deleted_is_known_at_once() -> None:
+    async with serve_messages() as zaqar:
+        store = zaqar.api.store
+        elsewhere = build_store(store.client, store.clock, store.keys, Policy()).queues
+        await elsewhere.ensure(TOPIC)
+        task = a_task(topic=TOPIC, callback="", created_at=NOW - 1000)
+        await store.tasks.create([task])
+        assert ids_of(await zaqar.call("DELETE", f"{MESSAGES}?pop=1")) == [task.id]
+        await elsewhere.delete(TOPIC)
+        ids = await zaqar.post({})  # in a topic that is not pulled, it would die without a callback
+        assert (await store.policies.read()).for_topic(TOPIC).deliver is Deliver.PULL
+        assert await zaqar.list_ids() == ids
 
 
 # Keys
