@@ -52,6 +52,8 @@ from later.store.open import Store
 from later.store.pull_plan import PulledTask
 from later.store.types import CreateResult, TaskRecord
 
+MAX_LOCATED = 100
+"""Ids of new messages in the header Location, for which clients and proxies have little room; the body has all."""
 MAX_POPPED = 20
 UNABLE_TO_DELETE = "Unable to delete"
 
@@ -98,9 +100,11 @@ class MessageHandlers:
         except (ZaqarError, Refused):
             self._metrics.tasks_refused.inc()
             raise
-        ids = ",".join(task.id for task in tasks)
         hrefs = [message_href(call.queue, task.id) for task in tasks]
-        return document_response({"resources": hrefs}, 201, location=f"{messages_href(call.queue)}?ids={ids}")
+        location = messages_href(call.queue)
+        if len(tasks) <= MAX_LOCATED:
+            location += f"?ids={','.join(task.id for task in tasks)}"
+        return document_response({"resources": hrefs}, 201, location=location)
 
     async def _post(self, request: web.Request, call: ZaqarCall) -> list[Task]:
         """Return the tasks that were stored.

@@ -150,6 +150,17 @@ async def test_the_limit_on_delays_is_that_of_the_policy_also_in_the_sentence() 
         await zaqar.post({"delay": 100_000})
 
 
+async def test_a_post_of_thousands_of_messages_fits_into_an_answer() -> None:
+    async with serve_messages(shards=2) as zaqar:
+        answer = await zaqar.call("POST", MESSAGES, {"messages": [{"body": n} for n in range(2000)]})
+        assert (answer.status, answer.headers["Location"]) == (201, MESSAGES)
+        ids = [href.rpartition("/")[2] for href in answer.body["resources"]]
+        assert [*map(pack_id, ids)] == sorted({*map(pack_id, ids)})
+        assert len(await zaqar.list_ids("limit=20&echo=true")) == 20
+        assert (await zaqar.claim(500))[1] == ids[:500]
+        assert zaqar.api.metric("later_tasks_created_total") == 2000
+
+
 async def test_a_post_that_is_too_large_is_refused() -> None:
     async with serve_messages() as zaqar:
         post = {"messages": [{"body": "x" * 262_144}]}
