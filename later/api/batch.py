@@ -40,8 +40,9 @@ from later.api.routes import AUTHORIZATION
 from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
 from later.core.admit import admit
 from later.core.clock import rfc3339
-from later.core.errors import Conflict, Denied, LaterError, NotFound, Refused, StoreDown, StoreFault
+from later.core.errors import Conflict, Denied, LaterError, NotFound, PolicyRefusal, Refused, StoreDown, StoreFault
 from later.core.json_body import parse_draft
+from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id
 from later.core.task_names import id_of
 from later.core.validation import check_id
@@ -109,13 +110,13 @@ class BatchHandlers:
             policies = await self._store.policies.current()
             now = (await self._store.time.now()).high
 
-            def admit_item(item: bytes) -> Task:
+            def admit_item(policies: Policies, item: bytes) -> Task:
                 draft = parse_draft(item)
                 task = admit(draft, policies, now, draft.id or new_id(), caller)
                 self._check_callback(task.callback)
                 return task
 
-            tasks = await self._validate(items, admit_item)
+            tasks = await self._admit(items, policies, admit_item)
             for denial in [task for task in tasks if isinstance(task, Denied)]:
                 request.app[AUTHORIZATION].note_denial(request, denial)
             refused = sum(isinstance(task, Refused) for task in tasks)
@@ -216,6 +217,18 @@ class BatchHandlers:
         with self._pending_writes.reserve(len(items)):
             names = await self._validate(items, partial(parse_id, caller=request[CALLER]))
             return await _call_for_valid(names, call)
+
+    async def _admit(
+        self, items: Sequence[bytes], policies: Policies, admit_item: Callable[[Policies, bytes], Task]
+    ) -> list[Task | Refused]:
+        """Return each item as a task, or its refusal; those that a policy refuses are judged again by one read anew."""
+        tasks = await self._validate(items, partial(admit_item, policies))
+        refused = [position for position, task in enumerate(tasks) if isinstance(task, PolicyRefusal)]
+        if refused and (reread := await self._store.policies.reread()) is not policies:
+            again = await self._validate([items[position] for position in refused], partial(admit_item, reread))
+            for position, task in zip(refused, again, strict=True):
+                tasks[position] = task
+        return tasks
 
     async def _validate(self, items: Sequence[bytes], parse: Callable[[bytes], Item]) -> list[Item | Refused]:
         """Return each item parsed, or its refusal."""

@@ -87,7 +87,13 @@ class ClaimHandlers:
             lost = await self._finish_tasks(request, body)
             await self._store.policies.current()
             started = perf_counter()
-            tasks = await self.queues.claim(wanted, partial(watch_connection, request))
+            watch = partial(watch_connection, request)
+            try:
+                tasks = await self.queues.claim(wanted, watch)
+            except PushedTopic:
+                await self._store.policies.reread()
+                left_s = max(0.0, wanted.wait_s - (perf_counter() - started))
+                tasks = await self.queues.claim(wanted._replace(wait_s=left_s), watch)
             if not tasks:
                 return json_response(ClaimResponse(tasks=[], lost=lost))
             answer.count(sum(len(pulled.task.content) for pulled in tasks))

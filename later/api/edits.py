@@ -28,7 +28,7 @@ from later.api.requests import (
 from later.api.response_schemas import task_view
 from later.api.topics import parse_topic_scope
 from later.core.audit_event import AuditAction
-from later.core.errors import LaterError, Refused
+from later.core.errors import LaterError, PolicyRefusal, Refused
 from later.core.policy import MIN_RATE
 from later.core.task_names import id_of
 from later.core.validation import parse_topic, refusal
@@ -71,7 +71,11 @@ class EditHandlers:
             self._check_callback(changes.callback)
         with self._pending_writes.reserve():
             policies, now = await self._store.policies.current(), await self._store.time.now()
-            record = await self._update(TaskEdit(name, changes, policies, now.high), len(changes.content or ""))
+            edit, size = TaskEdit(name, changes, policies, now.high), len(changes.content or "")
+            try:
+                record = await self._update(edit, size)
+            except PolicyRefusal:
+                record = await self._update(edit._replace(policies=await self._store.policies.reread()), size)
         self._signals.task_changed(record)
         return json_response(task_view(record))
 

@@ -16,7 +16,7 @@ from later.api.requests import parse_id, read_body
 from later.api.response_schemas import CreateResponse, deletion_view, due_time, expiry_warning, task_view
 from later.api.task_creation import create_tasks
 from later.core.admit import admit
-from later.core.errors import Refused
+from later.core.errors import PolicyRefusal, Refused
 from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
 from later.metrics import Metrics
@@ -55,7 +55,10 @@ class TaskHandlers:
             draft = parse_draft(await read_body(request, self._max_body))
             with self._pending_writes.reserve():
                 policies, now = await self._store.policies.current(), await self._store.time.now()
-                task = admit(draft, policies, now.high, new_id(), request[CALLER])
+                try:
+                    task = admit(draft, policies, now.high, new_id(), request[CALLER])
+                except PolicyRefusal:
+                    task = admit(draft, await self._store.policies.reread(), now.high, new_id(), request[CALLER])
                 self._check_callback(task.callback)
                 result = await self._create(task, len(task.content))
         except Refused:

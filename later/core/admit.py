@@ -6,7 +6,7 @@ import math
 
 from later.core.callback_url import check_callback
 from later.core.caller import ANYBODY, Caller
-from later.core.errors import Refused
+from later.core.errors import PolicyRefusal, Refused
 from later.core.ordered_ids import order_id
 from later.core.policy import PULL, DelayMode, Policy
 from later.core.policy_scopes import Policies
@@ -36,7 +36,8 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Cal
     that sorts after those made before.
 
     Raises:
-        Refused: a field is wrong; the text says what it takes and what it got.
+        Refused: a field is wrong; the text says what it takes and what it got. PolicyRefusal, if another policy would
+            allow it.
         NotAllowed: the topic or the id is of another namespace than the caller's.
     """
     topic = caller.own_topic(parse_topic(draft.topic))
@@ -71,12 +72,14 @@ def resolve_callback(callback: str | None, policy: Policy) -> str:
     """Return the callback of a task; in a pulled topic it has none, which is "".
 
     Raises:
-        Refused: the callback is wrong, is missing, or is one too many.
+        Refused: the callback is wrong.
+        PolicyRefusal: it is missing, or is one too many.
     """
     if policy.deliver is not PULL:
         return check_callback(callback)
     if callback is not None:
-        raise refusal("callback", callback, "none, because consumers claim the topic's tasks (deliver pull)")
+        expected = "none, because consumers claim the topic's tasks (deliver pull)"
+        raise PolicyRefusal(refusal("callback", callback, expected).detail, "callback")
     return ""
 
 
@@ -84,7 +87,8 @@ def resolve_execute_at(draft: Draft, policy: Policy, now: int) -> int:
     """Return the time (ms) at which the draft is due, from its own fields and its topic's policy.
 
     Raises:
-        Refused: the delay or time is wrong, too far ahead, or not allowed by the policy.
+        Refused: the delay or time is wrong, or too far ahead.
+        PolicyRefusal: the policy does not allow it.
     """
     field = "delay" if draft.execute_time is None else "execute_time"
     requested_at = _requested_execute_at(draft, now)
@@ -93,11 +97,11 @@ def resolve_execute_at(draft: Draft, policy: Policy, now: int) -> int:
     elif policy.delay_mode is DelayMode.QUEUE and not policy.default_delay_ms:
         execute_at = now
     elif policy.max_delay_ms and requested_at - now > policy.max_delay_ms:
-        raise Refused(f"Exceeds max allowed delivery delay of {policy.max_delay_ms} milliseconds", field)
+        raise PolicyRefusal(f"Exceeds max allowed delivery delay of {policy.max_delay_ms} milliseconds", field)
     else:
         execute_at = requested_at
     if execute_at > now and not policy.delays:
-        raise Refused(f"{field}: expected none, for the topic's policy allows no delays", field)
+        raise PolicyRefusal(f"{field}: expected none, for the topic's policy allows no delays", field)
     return execute_at
 
 

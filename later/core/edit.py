@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from later.core.admit import resolve_callback, resolve_execute_at, resolve_ttl_ms
-from later.core.errors import Refused
+from later.core.errors import PolicyRefusal, Refused
 from later.core.policy import DelayMode
 from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
@@ -47,8 +47,9 @@ def edit(task: Task, changes: TaskChanges, policies: Policies, now: int) -> Task
     """Return the task with these changes, made at `now` (ms, the high end of the store's time).
 
     Raises:
-        Refused: a field is wrong, as for a create, or the topic's policy ignores a task's own delay. In `queue` mode,
-            applying that delay would make the task due at once.
+        Refused: a field is wrong, as for a create.
+        PolicyRefusal: the topic's policy does not allow it, or ignores a task's own delay. In `queue` mode, applying
+            that delay would make the task due at once.
     """
     policy = policies.for_topic(task.topic)
     edited: dict[str, Any] = {}
@@ -56,7 +57,7 @@ def edit(task: Task, changes: TaskChanges, policies: Policies, now: int) -> Task
         if policy.delay_mode is DelayMode.QUEUE and not policy.default_delay_ms:
             field = "execute_time" if changes.delay is None else "delay"
             reason = "the topic's policy ignores a task's own (delay_mode queue)"
-            raise Refused(f"{field}: expected none, for {reason}", field)
+            raise PolicyRefusal(f"{field}: expected none, for {reason}", field)
         draft = Draft(delay=changes.delay, execute_time=changes.execute_time)
         edited["execute_at"] = resolve_execute_at(draft, policy, now)
     if changes.content is not None:

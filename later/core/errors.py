@@ -24,6 +24,13 @@ class Refused(LaterError):
         self.field = field
 
 
+class PolicyRefusal(Refused):
+    """The caller's fault: the policy of the task's topic does not allow it.
+
+    Another process may just have changed the policy. So before a caller is told, the policies are read anew.
+    """
+
+
 class TooLarge(Refused):
     """The caller's fault: the request is larger than this server accepts."""
 

@@ -21,7 +21,7 @@ from later.store.codec import pairs
 from later.store.keys import Bucket, Keys
 from later.store.schema import PULL
 from later.store.scripts import Argument
-from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
+from later.store.shared_read import FRESH_S, MAX_STARTS, REREAD_EVERY_S, PacedRead, SharedRead
 
 CHANGES_KEPT = 1000
 """Changes that the store remembers: a process that has missed more reads all policies anew."""
@@ -56,6 +56,7 @@ class PolicyBook:
         """Topics of which an origin is held, and when (ms) the last of these holds ends."""
         self._read_at = -FRESH_S
         self._shared_read = SharedRead(self._read)
+        self._paced_read = PacedRead(self._shared_read.renew, REREAD_EVERY_S)
         self._changing = asyncio.Lock()
 
     async def current(self) -> Policies:
@@ -67,6 +68,15 @@ class PolicyBook:
     async def read(self) -> Policies:
         """Return the policies as they are set now. Raises StoreDown."""
         await self._shared_read.renew()
+        return self.latest
+
+    async def reread(self) -> Policies:
+        """Return policies that are read from now on, for a caller that `latest` refuses. Raises StoreDown.
+
+        They are the same object if nothing has changed. A caller that is refused again and again makes the store read
+        once in `REREAD_EVERY_S`; all that wait for that share it.
+        """
+        await self._paced_read.wait()
         return self.latest
 
     async def change(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> Policies:

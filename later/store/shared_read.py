@@ -1,4 +1,4 @@
-"""A read of the store that many callers share."""
+"""Reads of the store that many callers share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from later.core.errors import StoreDown
 
 FRESH_S = 1.5
 """Policies, keys and rotations read longer ago are read again before they are used: a change takes effect soon."""
+REREAD_EVERY_S = 0.1
+"""How far apart reads for callers begin that were refused by what was read before: they may try again and again."""
 MAX_STARTS = 20
 """How often a change of them starts over because another one was made in the meantime."""
 
@@ -28,8 +30,7 @@ class SharedRead:
 
         def finish(reading: asyncio.Task[None]) -> None:
             self._reading = None
-            if not reading.cancelled():
-                reading.exception()  # mark it as retrieved: perhaps no caller waits any more
+            _retrieve_error(reading)
 
         if self._reading is None:
             self._reading = asyncio.create_task(self._run())
@@ -55,3 +56,38 @@ class SharedRead:
         except StoreDown as error:
             error.unknown = False  # a read whose answer is lost has changed nothing
             raise
+
+
+class PacedRead:
+    """Runs `read` for callers that want one which begins after their call, at most once in `every_s`.
+
+    All callers that wait for the next one share it.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[None]], every_s: float) -> None:
+        self._read = read
+        self._every_s = every_s
+        self._next: asyncio.Task[None] | None = None
+        """The read that has not begun, if any."""
+        self._free_at = 0.0
+        """When (s, by the loop's clock) the next one may begin."""
+
+    async def wait(self) -> None:
+        """Wait for a read that begins now or later. Raises: as `read`."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._run())
+            self._next.add_done_callback(_retrieve_error)
+        await asyncio.shield(self._next)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(self._free_at - loop.time(), 0))
+        self._free_at = loop.time() + self._every_s
+        self._next = None  # callers that come from now on need another one
+        await self._read()
+
+
+def _retrieve_error(reading: asyncio.Task[None]) -> None:
+    """Mark the error of a read as retrieved: perhaps no caller waits any more."""
+    if not reading.cancelled():
+        reading.exception()

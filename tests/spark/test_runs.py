@@ -24,7 +24,7 @@ from tests.spark.later_server import (
     task_ids,
     write_parquet,
 )
-from tests.system.api_client import get, post
+from tests.system.api_client import call, get, post
 
 COUNT = 3000
 BATCH = 300
@@ -75,6 +75,24 @@ def test_a_run_counts_only_what_it_creates_itself(spark: SparkSession, server: L
     assert (own["created"], own["existing"]) == (COUNT // 2, COUNT // 2)
     assert get(server.url, "/jobs/shared?run=other").body["created"] == COUNT // 2
     assert server.job_counts("shared")[0] == COUNT
+
+
+@pytest.mark.parametrize("transport", ["api", "store"])
+def test_rows_without_a_callback_become_tasks_of_a_pulled_topic(
+    transport: str, spark: SparkSession, server: LaterServer, tmp_path: Path
+) -> None:
+    topic = f"pulled-{transport}"
+    rows = tmp_path / "rows.csv"
+    rows.write_text(f"key,topic,delay,callback\n1,{topic},0,\n2,{topic},0,{UNUSED_CALLBACK}\n")
+    assert call(server.url, "PATCH", f"/topics/{topic}/policy", {"deliver": "pull"}).status == 200
+
+    url = server.url if transport == "api" else server.store_url
+    result = run_bulk(spark, "create", rows, "--job", topic, "--url", url, "--json")
+
+    assert (result.counts["created"], result.counts["rejected"]) == (1, 1), result.err
+    assert "(deliver pull)" in result.err
+    [task] = post(server.url, "/claim", {"topic": topic, "max": 10}).body["tasks"]
+    assert [task["id"]] == task_ids(topic, [1])
 
 
 @pytest.mark.parametrize("transport", ["api", "store"])

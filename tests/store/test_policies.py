@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from later.core.policy_scopes import NO_SETTINGS, Policies, Settings, namespace_
 from later.store import policies as policies_module
 from later.store.policies import CHANGES_KEPT, PolicyBook
 from later.store.scripts import Command
-from later.store.shared_read import FRESH_S
+from later.store.shared_read import FRESH_S, REREAD_EVERY_S
 from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 
@@ -208,10 +209,11 @@ class CountingPolicyBook(PolicyBook):
     def __init__(self, store: StoreFixture, clock: Clock) -> None:
         super().__init__(store.client, store.keys, Policy(), clock)
         self.reads = 0
-        self.may_read = asyncio.Event()
+        self.has_begun, self.may_read = asyncio.Event(), asyncio.Event()
 
     async def _read(self) -> None:
         self.reads += 1
+        self.has_begun.set()
         await self.may_read.wait()
         await super()._read()
 
@@ -243,6 +245,25 @@ class TestSharedRead:
         await asyncio.sleep(0)
         counting.may_read.set()
         await asyncio.gather(early, now)
+        assert counting.reads == 2
+
+    async def test_callers_that_are_refused_share_the_next_read(self, counting: CountingPolicyBook) -> None:
+        counting.may_read.set()
+        started = time.monotonic()
+        await asyncio.gather(*(counting.reread() for _ in range(1000)))
+        assert counting.reads == 1
+        await asyncio.gather(*(counting.reread() for _ in range(1000)))
+        assert counting.reads == 2
+        assert time.monotonic() - started >= REREAD_EVERY_S
+
+    async def test_a_read_for_a_caller_that_is_refused_does_not_share_one_that_began_before_it(
+        self, counting: CountingPolicyBook
+    ) -> None:
+        early = asyncio.create_task(counting.reread())
+        await counting.has_begun.wait()
+        late = asyncio.create_task(counting.reread())
+        counting.may_read.set()
+        await asyncio.gather(early, late)
         assert counting.reads == 2
 
     async def test_a_lost_answer_is_unknown_only_to_a_caller_that_has_changed_something(

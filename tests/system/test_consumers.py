@@ -38,7 +38,6 @@ def up(folder: Path, data: Path, processes: int) -> Iterator[Daemon]:
     """Run `later up` with one process and one shard, or several of both; the topic `jobs` is pulled."""
     with run_up(folder, data, *shards_option(processes)) as up:
         assert call(up.url, "PATCH", "/topics/jobs/policy", {"deliver": "pull"}).status == 200
-        time.sleep(2)  # every process sees the change
         yield up
 
 

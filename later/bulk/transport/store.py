@@ -12,8 +12,9 @@ from later.client.transport import BatchResult, CreateCounts, ItemError, TaskSta
 from later.core.admission_limits import AdmissionLimits
 from later.core.admit import admit
 from later.core.clock import Clock
-from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
+from later.core.errors import Conflict, LaterError, NotFound, PolicyRefusal, Refused, StoreDown, TooLarge
 from later.core.json_body import parse_draft
+from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id
 from later.store.admission import read_limits
 from later.store.bulk_jobs import batch_digest
@@ -102,15 +103,12 @@ class StoreTransport:
         policies = await book.current()
         await self._store.time.measure()  # otherwise its error would grow by the minute, and delay tasks by as much
         now = self._store.clock.now().high
-        items: list[Task | Refused] = []
-        for body in bodies:
-            try:
-                if len(body) > limits.max_body:
-                    raise TooLarge(f"expected a body of at most {limits.max_body} bytes")
-                draft = parse_draft(body)
-                items.append(admit(draft, policies, now, draft.id or new_id()))
-            except Refused as error:
-                items.append(error)
+        items = [_admit_body(body, limits.max_body, policies, now) for body in bodies]
+        if any(isinstance(item, PolicyRefusal) for item in items) and (reread := await book.reread()) is not policies:
+            items = [
+                _admit_body(body, limits.max_body, reread, now) if isinstance(item, PolicyRefusal) else item
+                for body, item in zip(bodies, items, strict=True)
+            ]
         return items
 
     async def _create(self, bodies: Sequence[bytes]) -> BatchResult:
@@ -134,6 +132,17 @@ class StoreTransport:
             return self._runner.run(wait())
         except StoreDown as error:
             raise Unavailable(str(error)) from error
+
+
+def _admit_body(body: bytes, max_body: int, policies: Policies, now: int) -> Task | Refused:
+    """Return the task that a body requests at `now` (ms), or its refusal."""
+    try:
+        if len(body) > max_body:
+            raise TooLarge(f"expected a body of at most {max_body} bytes")
+        draft = parse_draft(body)
+        return admit(draft, policies, now, draft.id or new_id())
+    except Refused as error:
+        return error
 
 
 def _item_error(error: LaterError) -> ItemError:

@@ -126,6 +126,17 @@ def test_policies_set_in_the_store_apply(stored: LaidOutStore) -> None:
     })  # fmt: skip
 
 
+def test_rows_without_a_callback_become_tasks_of_a_topic_that_was_pushed_until_now(stored: LaidOutStore) -> None:
+    transport = StoreTransport(stored.settings, JOB)
+    rows = [task_body("j:1", callback=None), task_body("j:2", delay=-5)]
+    before = transport.validate(rows)
+    set_policy(stored, topic_scope("order"), deliver="pull")
+    after = transport.create(rows)
+    transport.close()
+    assert {position: error.field for position, error in before.errors.items()} == {0: "callback", 1: "delay"}
+    assert after == BatchResult(1, [], {1: BAD})
+
+
 class TestAdmissionLimits:
     """Tasks are admitted as by the API of the daemon that wrote its options last."""
 
