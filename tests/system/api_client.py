@@ -100,6 +100,19 @@ def query(url: str, id: str) -> dict[str, Any]:
     return dict(answer.body)
 
 
+def list_dead(url: str, topic: str) -> list[dict[str, Any]]:
+    """Return the dead tasks of a topic."""
+    tasks: list[dict[str, Any]] = []
+    page: dict[str, Any] = {"topic": topic, "state": "dead", "limit": MAX_BATCH}
+    while True:
+        answer = post(url, "/list", page)
+        assert answer.status == 200, answer
+        tasks += answer.body["tasks"]
+        if answer.body["cursor"] is None:
+            return tasks
+        page["cursor"] = answer.body["cursor"]
+
+
 def read_metric(url: str, name: str) -> float:
     """Return a sample of /metrics by its name with labels; 0 if it is missing."""
     for line in get(url, "/metrics").body.decode().splitlines():

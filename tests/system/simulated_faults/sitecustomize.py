@@ -3,14 +3,19 @@
 - `names-hang`: the lookup of a name that ends in .hangs.test takes 5 s, cannot be cancelled, and fails.
 - `clock-ahead`: the wall clock that processes read is an hour ahead.
 - `second-dies`: the second of several processes exits as soon as it starts.
+- `dies-in-claim`: the first process that has claimed tasks for a consumer kills itself before it answers. It leaves the
+  file that SIMULATED_DEATH names, and no other process does the same.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 HANG_S = 5.0
@@ -41,7 +46,25 @@ def exit_second_process() -> None:
         os._exit(EXIT_STATUS)
 
 
-FAULTS = {"names-hang": delay_name_lookups, "clock-ahead": set_clock_ahead, "second-dies": exit_second_process}
+def die_before_a_claim_is_answered() -> None:
+    names = vars(import_module("later.api.claims"))
+    answer = names["is_sent"]
+
+    async def die_once(request: Any, response: Any) -> bool:
+        with suppress(FileExistsError):
+            os.close(os.open(os.environ["SIMULATED_DEATH"], os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return bool(await answer(request, response))
+
+    names["is_sent"] = die_once
+
+
+FAULTS = {
+    "names-hang": delay_name_lookups,
+    "clock-ahead": set_clock_ahead,
+    "second-dies": exit_second_process,
+    "dies-in-claim": die_before_a_claim_is_answered,
+}
 
 if "SIMULATED_FAULT" in os.environ:
     FAULTS[os.environ["SIMULATED_FAULT"]]()
