@@ -15,8 +15,9 @@ class ConsumerMetrics:
 
     def __init__(self, own: CollectorRegistry, by_topic: CollectorRegistry, topics: TopicLabels) -> None:
         self.claimed = TopicCounter(
-            "later_claimed", "Tasks that consumers have claimed, by topic.", "", topics=topics, registry=by_topic
-        )
+            "later_claimed", "Tasks that consumers have claimed, by topic.", "",
+            topics=topics, registry=by_topic, initial=("",),
+        )  # fmt: skip
         self.acked = PlainCounter("later_acked", "Claimed tasks that were done.", registry=own)
         self.nacked = PlainCounter("later_nacked", "Attempts of consumers that failed.", registry=own)
         self.released = PlainCounter("later_released", "Claimed tasks that were given back.", registry=own)

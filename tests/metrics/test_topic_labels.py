@@ -97,3 +97,10 @@ def test_events_of_topics_without_a_label_are_summed() -> None:
     value = metrics.registry.get_sample_value
     assert value("later_topic_dead_total", {"topic": OTHER, "reason": "gone"}) == 5
     assert value("later_claims_throttled_total", {"topic": OTHER}) == 1
+
+
+def test_counters_of_a_topic_begin_at_zero() -> None:
+    metrics = Metrics()
+    metrics.topics.refresh(["jobs"])
+    for name in ("later_topic_deliveries_total", "later_topic_dead_total", "later_claimed_total"):
+        assert "jobs" in topics_of(metrics, name), name
