@@ -23,7 +23,7 @@ from later.api.claim_requests import (
     parse_wanted,
 )
 from later.api.json_response import json_response
-from later.api.leases import LeaseHandlers, lost_tokens, own_leases, report_death
+from later.api.leases import LEASE_BYTES, LeaseHandlers, lost_tokens, own_leases, report_death
 from later.api.load_shedding import PendingWrites
 from later.api.requests import read_body
 from later.api.response_schemas import ClaimResponse, claimed_task_view
@@ -58,6 +58,8 @@ class ClaimHandlers:
         self._metrics = metrics
         self._authorization = authorization
         self._bytes_in_answers = bytes_in_answers
+        self._remember_ms = remember_ms
+        self._reserve = pending_writes.reserve
         self._pull_requests = GroupCommit(self._pull_group, queue_timeout_s=store.client.timeout_s)
         self.queues = ClaimQueues(
             pull=self._pull,
@@ -84,16 +86,13 @@ class ClaimHandlers:
         body = parse_claim_body(await read_body(request, MAX_BATCH_BYTES))
         wanted = parse_wanted(body, request[CALLER])
         with self._bytes_in_answers.open_answer() as answer:
-            lost = await self._finish_tasks(request, body)
-            await self._store.policies.current()
             started = perf_counter()
-            watch = partial(watch_connection, request)
-            try:
-                tasks = await self.queues.claim(wanted, watch)
-            except PushedTopic:
-                await self._store.policies.reread()
-                left_s = max(0.0, wanted.wait_s - (perf_counter() - started))
-                tasks = await self.queues.claim(wanted._replace(wait_s=left_s), watch)
+            lost: list[str] = []
+            tasks: Sequence[PulledTask] | None = None
+            if body.done or body.failed:
+                lost, tasks = await self._finish_tasks(request, body, wanted)
+            if tasks is None or (not tasks and wanted.wait_s):
+                tasks = await self._claim(request, wanted)
             if not tasks:
                 return json_response(ClaimResponse(tasks=[], lost=lost))
             answer.count(sum(len(pulled.task.content) for pulled in tasks))
@@ -117,18 +116,58 @@ class ClaimHandlers:
         """Answer all claims that wait, because the server stops."""
         await self.queues.close()
 
-    async def _finish_tasks(self, request: web.Request, body: ClaimBody) -> list[str]:
-        """Ack and nack the tasks that a claim brings back; return the leases that are lost."""
-        if not body.done and not body.failed:
-            return []
+    async def _claim(self, request: web.Request, wanted: WantedTasks) -> Sequence[PulledTask]:
+        """Claim tasks, or wait for them. Before a claim is refused, the policies are read anew.
+
+        Raises: as `ClaimQueues.claim`.
+        """
+        await self._store.policies.current()
+        started, watch = perf_counter(), partial(watch_connection, request)
+        try:
+            return await self.queues.claim(wanted, watch)
+        except PushedTopic:
+            await self._store.policies.reread()
+        left_s = max(0.0, wanted.wait_s - (perf_counter() - started))
+        return await self.queues.claim(wanted._replace(wait_s=left_s), watch)
+
+    async def _finish_tasks(
+        self, request: web.Request, body: ClaimBody, wanted: WantedTasks
+    ) -> tuple[list[str], Sequence[PulledTask] | None]:
+        """Ack and nack the tasks that a claim brings back; return the leases that are lost.
+
+        Acks share the round trip of the claim's first look: then the tasks that it found are returned as well.
+        """
         done, nacks = check_tokens(body.done or [], "done", MAX_CLAIMED), parse_failed(body.failed or [])
         acked, nacked = own_leases(request, done, "done"), own_leases(request, [*nacks], "failed")
         self._authorization.charge_batch(request[CALLER], len(done) + len(nacks) + 1)
-        lost = lost_tokens(done, acked, await self.leases.ack_leases(acked))
-        return lost + lost_tokens([*nacks], nacked, await self.leases.nack_leases(nacked, nacks))
+        nacked = {token: lease for token, lease in nacked.items() if token not in acked}
+        lost = lost_tokens([*nacks], nacked, await self.leases.nack_leases(nacked, nacks))
+        await self._store.policies.current()
+        try:
+            pull = self._pull_request(wanted) if acked else None
+        except PushedTopic:
+            pull = None
+        if pull is None:
+            return lost_tokens(done, acked, await self.leases.ack_leases(acked)) + lost, None
+        with self._reserve(len(acked)):
+            result = await self._pull_requests(pull._replace(done=[*acked.values()]), LEASE_BYTES * len(acked))
+        try:
+            return lost_tokens(done, acked, result.acked) + lost, result.tasks
+        except LaterError:
+            self._give_back(result.tasks)
+            raise
 
     def _pull(self, wanted: WantedTasks) -> asyncio.Future[PullResult]:
         """Return the future tasks of a claim, by the policies of this moment. Raises PushedTopic."""
+        pull = self._pull_request(wanted)
+        if pull is not None:
+            return self._pull_requests(pull)
+        nothing: asyncio.Future[PullResult] = asyncio.get_running_loop().create_future()
+        nothing.set_result(NOTHING_PULLED)
+        return nothing
+
+    def _pull_request(self, wanted: WantedTasks) -> PullRequest | None:
+        """Return the request of a claim to the store; None if all of its topics are paused. Raises PushedTopic."""
         policies = self._store.policies.latest
         topics = []
         for topic, limit in wanted.topics.items():
@@ -138,19 +177,21 @@ class ClaimHandlers:
             if not policy.paused:
                 lease_ms = wanted.lease_ms or policy.claim_lease_ms
                 topics.append(PullTopic(topic, limit, lease_ms, policy.max_claims))
-        if topics:
-            return self._pull_requests(PullRequest(topics, wanted.limit))
-        nothing: asyncio.Future[PullResult] = asyncio.get_running_loop().create_future()
-        nothing.set_result(NOTHING_PULLED)
-        return nothing
+        return PullRequest(topics, wanted.limit) if topics else None
 
     async def _pull_group(self, requests: Sequence[PullRequest]) -> list[PullResult | LaterError]:
-        """Claim tasks for several requests, and report those that died instead."""
-        results = await self._store.pulls.claim(requests, await self._store.time.now())
+        """Ack and claim tasks for several requests, count them, and report those that died instead."""
+        now = await self._store.time.now()
+        remember_until = now.high + self._remember_ms if self._remember_ms else None
+        results = await self._store.pulls.claim(requests, now, remember_until)
         for result in results:
             if isinstance(result, PullResult):
                 for claim, verdict, _ in result.deaths:
                     report_death(self._metrics, claim.id, claim.topic, verdict)
+                if result.orphans:
+                    self._metrics.orphan_entries.inc(result.orphans)
+                if result.acked:
+                    self._metrics.consumers.acked.inc(result.acked.count(True))
         return results
 
     def _give_back(self, tasks: Sequence[PulledTask]) -> None:
@@ -159,6 +200,11 @@ class ClaimHandlers:
     async def _find_due(self, topics: Collection[str]) -> list[str]:
         """Return those topics that have due tasks and are not paused, or whose tasks are not pulled any more."""
         policies, now = await self._store.policies.current(), await self._store.time.now()
-        pushed = [topic for topic in topics if policies.for_topic(topic).deliver is not Deliver.PULL]
-        pulled = [topic for topic in topics if topic not in pushed and not policies.for_topic(topic).paused]
+        pushed, pulled = list[str](), list[str]()
+        for topic in topics:
+            policy = policies.for_topic(topic)
+            if policy.deliver is not Deliver.PULL:
+                pushed.append(topic)
+            elif not policy.paused:
+                pulled.append(topic)
         return pushed + await self._store.pulls.due_topics(pulled, now.low)

@@ -18,6 +18,20 @@ MAX_READ_BYTES = 4 * 1024 * 1024
 """Bytes of bodies read in one round trip: more might exceed the store's timeout, and fill this process's memory."""
 
 
+class LeadingCommands:
+    """Commands that go ahead of those of a verb, in the same round trip. `answers` are theirs after that."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        self.answers: list[Any] = []
+        self._commands = commands
+
+    async def execute_with(self, client: Client, verb: str, commands: Sequence[Command]) -> list[Any]:
+        """Run these commands and those of a verb, and return the answers to the latter. Raises StoreDown."""
+        answers = await client.execute_each(verb, [*self._commands, *commands])
+        self.answers = answers[: len(self._commands)]
+        return answers[len(self._commands) :]
+
+
 def spread_answers(
     groups: Sequence[ItemGroup[Any]], answers: Sequence[Any], parse: Callable[[Any], Sequence[Any]] = list
 ) -> list[Any]:
@@ -77,18 +91,13 @@ async def fan_out_reads(
     return spread_answers(groups, answers, parse)
 
 
-async def fan_out_topics(
-    client: Client, verb: str, groups: Sequence[TopicGroup], commands: Sequence[Command]
-) -> list[tuple[list[int], Any]]:
-    """Run a command for each group. Return for each topic the positions of its items, and its answer or `LaterError`.
+def spread_by_topic(groups: Sequence[TopicGroup], answers: Sequence[Any]) -> list[tuple[list[int], Any]]:
+    """Return for each topic the positions of its items, and its answer or `LaterError`.
 
-    A command answers with a list: for each topic its answer, or the error that concerns this topic only.
-
-    Raises:
-        StoreDown: whether anything was done is not known.
+    The command of a group answers with a list: for each topic its answer, or the error that concerns this topic only.
     """
     found: list[tuple[list[int], Any]] = []
-    for group, answer in zip(groups, await client.execute_each(verb, commands), strict=True):
+    for group, answer in zip(groups, answers, strict=True):
         parts = [answer] * len(group.topics) if isinstance(answer, LaterError) else answer
         for positions, part in zip(group.topics.values(), parts, strict=True):
             found.append((positions, translate(part) if isinstance(part, ResponseError) else part))

@@ -33,11 +33,13 @@ class PullRequest(NamedTuple):
     """A request of a consumer for at most `limit` due tasks of some topics, in the order of its preference.
 
     With a `record` they are claimed under it; then the request names one topic, and is the only one of its call.
+    `done` are leases of tasks to ack first.
     """
 
     topics: Sequence[PullTopic]
     limit: int
     record: ClaimRecord | None = None
+    done: Sequence[Lease] = ()
 
 
 class PulledTask(NamedTuple):
@@ -56,12 +58,15 @@ class PullResult(NamedTuple):
     """The tasks that a request gets, in order: by its topics, then by due time, then by id.
 
     `next_due_at` (ms) is when the next task of its topics is due; None if nothing waits there. `deaths` are the
-    verdicts on tasks that were claimed for it and must not be handed out: they are dead now.
+    verdicts on tasks that were claimed for it and must not be handed out: they are dead now. `orphans` are bucket
+    entries without a task that were removed. `acked` are the answers to its leases of tasks that are done.
     """
 
     tasks: list[PulledTask]
     next_due_at: int | None
     deaths: list[Settlement]
+    orphans: int = 0
+    acked: Sequence[bool | LaterError] = ()
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -71,6 +76,8 @@ class Share:
     request: PullRequest
     tasks: list[tuple[int, PulledTask]] = field(default_factory=list)
     deaths: list[Settlement] = field(default_factory=list)
+    orphans: int = 0
+    acked: Sequence[bool | LaterError] = ()
     bytes: int = 0
     next_due_at: int | None = None
     error: LaterError | None = None
@@ -91,11 +98,12 @@ class Share:
         return True
 
     def result(self) -> PullResult | LaterError:
-        """Return the result of the request; the error only if it has got nothing."""
-        if self.error is not None and not self.tasks:
+        """Return the result of the request; the error only if it has got nothing, and nothing was acked for it."""
+        if self.error is not None and not self.tasks and not self.acked:
             return self.error
         ordered = sorted(self.tasks, key=lambda item: (item[0], item[1].due_at, pack_id(item[1].task.id)))
-        return PullResult([pulled for _, pulled in ordered], self.next_due_at, self.deaths)
+        tasks = [pulled for _, pulled in ordered]
+        return PullResult(tasks, self.next_due_at, self.deaths, self.orphans, self.acked)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -114,7 +122,8 @@ def plan_pull(shares: Sequence[Share], due: Mapping[str, Iterator[int]]) -> list
     turns = deque((index, 0, 0, 0) for index in range(len(shares)))
     while turns:
         index, place, of_topic, taken = turns.popleft()
-        topics, limit, _ = shares[index].request
+        request = shares[index].request
+        topics, limit = request.topics, request.limit
         while place < len(topics) and taken < limit:
             topic = topics[place]
             shard = next(due[topic.name], None) if of_topic < topic.limit else None

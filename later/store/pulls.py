@@ -4,7 +4,8 @@ A pulled topic is held for the workers until its policy changes, so only these v
 the items of many callers and makes few round trips, so that a `GroupCommit` can stand in front of it:
 
 - `claim`: one round trip, or two if there are several shards, topics to choose from, or leases of several lengths: the
-  first looks at the due times, so that the order is right over all of them. The caller leaves out paused topics.
+  first looks at the due times, so that the order is right over all of them. The caller leaves out paused topics. The
+  first round trip acks the tasks that the requests bring back, before it looks or claims.
 - `ack`, `release`, `extend`: one. `nack`: two, because the task says how many retries it has.
 """
 
@@ -28,15 +29,17 @@ from later.store.client import Client
 from later.store.codec import pairs
 from later.store.dead_letter_topics import DeadLetterTopics, TopicChange
 from later.store.due_notices import DueNotices
-from later.store.fanout import fan_out, parse_flags
-from later.store.keys import Bucket, Keys, ShardTopic
+from later.store.fanout import LeadingCommands, fan_out, parse_flags
+from later.store.keys import Bucket, Keys, Shard, ShardTopic
 from later.store.lookup import Lookup
 from later.store.policies import PolicyBook
 from later.store.pull_plan import MAX_ANSWER_BYTES, Demand, PulledTask, PullRequest, PullResult, Share, deal, plan_pull
 from later.store.scripts import MAX_TASKS, Command
-from later.store.tasks import MAX_CLAIM_BYTES, SettleArguments, Tasks
+from later.store.tasks import MAX_CLAIM_BYTES, SettleArguments, Tasks, settle_answers
 from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
 
+TOPICS_OF_EXISTS = 32
+"""Topics of one command that counts those with a bucket. Where it counts any, each of them is looked at."""
 MAX_LOOKS = 10
 """How often one call looks for tasks, if others claim those that it saw, or if those that it claims are dead."""
 
@@ -69,17 +72,26 @@ class Pulls:
         self._policies = policies
         self._due_notices = due_notices
 
-    async def claim(self, requests: Sequence[PullRequest], now: Interval) -> list[PullResult | LaterError]:
+    async def claim(
+        self, requests: Sequence[PullRequest], now: Interval, remember_until: int | None = None
+    ) -> list[PullResult | LaterError]:
         """Claim due tasks, delay → unack, and deal them evenly. Tasks that must not be handed out are dead then.
 
+        The tasks that the requests say are done are acked first, as by `ack`.
+
         Raises:
-            StoreDown: whether anything was claimed is not known; what was is requeued when its lease ends.
+            StoreDown: whether anything was claimed or acked is not known; what was claimed is requeued when its lease
+                ends, and acking again is safe.
         """
         shares = [Share(request=request) for request in requests]
+        acks: LeadingCommands | None = None
+        if done := [lease for request in requests for lease in request.done]:
+            groups, commands = self._tasks.settle_commands(self._targets(done), _ack_arguments(done, remember_until))
+            acks = LeadingCommands(commands)
         missed = shares
         for look in range(MAX_LOOKS):
             try:
-                await self._claim_once(missed, now)
+                await self._claim_once(missed, now, None if look else acks)
             except LaterError as error:
                 if not look:
                     raise
@@ -88,15 +100,27 @@ class Pulls:
             missed = [share for share in missed if share.is_missed(now.low)]
             if not missed:
                 break
+        if acks is not None:
+            answers = iter(settle_answers(groups, acks.answers, len(done)))
+            for share in shares:
+                share.acked = [next(answers) for _ in share.request.done]
         return [share.result() for share in shares]
 
     async def due_topics(self, topics: Sequence[str], now: int) -> list[str]:
-        """Return those of the topics that have a task that is due at `now` (ms). Raises StoreDown."""
-        targets = [(topic, shard) for topic in topics for shard in self._keys.shards]
-        commands: list[Command] = [
-            ("ZRANGE", shard.bucket(Bucket.DELAY, topic.encode()), 0, 0, "WITHSCORES") for topic, shard in targets
+        """Return those of the topics that have a task that is due at `now` (ms). Raises StoreDown.
+
+        Most topics of which consumers wait for tasks have none in delay: one command tells that of many topics.
+        """
+        delays = [
+            [(topic, shard.bucket(Bucket.DELAY, topic.encode())) for topic in topics[start : start + TOPICS_OF_EXISTS]]
+            for start in range(0, len(topics), TOPICS_OF_EXISTS)
+            for shard in self._keys.shards
         ]
-        answers = await self._client.execute_all("due_topics", commands)
+        exist: list[Command] = [("EXISTS", *(delay for _, delay in some)) for some in delays]
+        counts = await self._client.execute_all("due_topics", exist)
+        targets = [target for some, count in zip(delays, counts, strict=True) if count for target in some]
+        ranges: list[Command] = [("ZRANGE", delay, 0, 0, "WITHSCORES") for _, delay in targets]
+        answers = await self._client.execute_all("due_topics", ranges)
         due = (topic for (topic, _), first in zip(targets, answers, strict=True) if first and float(first[1]) <= now)
         return list(dict.fromkeys(due))
 
@@ -108,12 +132,7 @@ class Pulls:
         Raises:
             StoreDown: whether anything was removed is not known. Doing it again is safe.
         """
-        items: list[SettleArguments] = []
-        for lease in leases:
-            until = remember_until if lease.own_id and remember_until is not None else ""
-            remembered = pack_remembered(lease.name) if lease.is_namespaced_uuid else b""
-            items.append((pack_id(lease.id), lease.fence, SettleTarget.DONE, until, remembered, int(lease.has_ttl)))
-        return await self._settle(leases, items)
+        return await self._settle(leases, _ack_arguments(leases, remember_until))
 
     async def nack(
         self, nacks: Sequence[LeaseNack], policies: Policies, now: int, random: Callable[[], float]
@@ -185,12 +204,14 @@ class Pulls:
     def _locate(self, lease: Lease) -> ShardTopic:
         return ShardTopic(self._keys.shard_of(lease.id), lease.topic.encode())
 
-    async def _settle(self, leases: Sequence[Lease], items: Sequence[SettleArguments]) -> list[bool | LaterError]:
-        targets = [(self._keys.shard_of(lease.id), lease.topic.encode(), 1) for lease in leases]
-        return await self._tasks.settle_leases(targets, items)
+    def _targets(self, leases: Sequence[Lease]) -> list[tuple[Shard, bytes, int]]:
+        return [(self._keys.shard_of(lease.id), lease.topic.encode(), 1) for lease in leases]
 
-    async def _claim_once(self, shares: Sequence[Share], now: Interval) -> None:
-        """Look, claim and deal once."""
+    async def _settle(self, leases: Sequence[Lease], items: Sequence[SettleArguments]) -> list[bool | LaterError]:
+        return await self._tasks.settle_leases(self._targets(leases), items)
+
+    async def _claim_once(self, shares: Sequence[Share], now: Interval, acks: LeadingCommands | None) -> None:
+        """Look, claim and deal once; the first round trip begins with the acks, if there are any."""
         topics = {topic.name: topic.lease_ms for share in shares for topic in share.request.topics}
         next_due: dict[tuple[str, int], int | LaterError | None] = {}
         due: dict[str, Iterator[int]] = {topic: repeat(0, MAX_TASKS) for topic in topics}
@@ -201,12 +222,14 @@ class Pulls:
         )
         if len(self._keys.shards) > 1 or not is_simple:
             limit = min(sum(share.request.limit for share in shares), MAX_TASKS)
-            due, next_due = await self._look(list(topics), limit, now.low)
+            due, next_due = await self._look(list(topics), limit, now.low, acks)
+            acks = None
         demands = plan_pull(shares, due)
         while demands:  # of one topic, those with leases of another length come in another round
             round_of = {demand.topic.name: demand for demand in demands}
             demands = [demand for demand in demands if round_of[demand.topic.name] is not demand]
-            await self._claim_round(shares, list(round_of.values()), next_due, now)
+            await self._claim_round(shares, list(round_of.values()), next_due, now, acks)
+            acks = None
         first_due: dict[str, int] = {}
         errors: dict[str, LaterError] = {}
         for (name, _), at in next_due.items():
@@ -220,7 +243,7 @@ class Pulls:
             share.error = next((errors[name] for name in names if name in errors), None)
 
     async def _look(
-        self, topics: Sequence[str], limit: int, now: int
+        self, topics: Sequence[str], limit: int, now: int, acks: LeadingCommands | None
     ) -> tuple[dict[str, Iterator[int]], dict[tuple[str, int], int | LaterError | None]]:
         """Return each topic's due tasks as their shards, in order, and when the first task of each shard is due.
 
@@ -232,7 +255,10 @@ class Pulls:
             delay = shard.bucket(Bucket.DELAY, topic.encode())
             commands.append(("ZRANGE", delay, "-inf", now, "BYSCORE", "LIMIT", 0, limit, "WITHSCORES"))
             commands.append(("ZRANGE", delay, 0, 0, "WITHSCORES"))
-        answers = await self._client.execute_each("due_topics", commands)
+        if acks is None:
+            answers = await self._client.execute_each("due_topics", commands)
+        else:
+            answers = await acks.execute_with(self._client, "claim", commands)
         seen: dict[str, list[tuple[float, bytes, int]]] = {topic: [] for topic in topics}
         next_due: dict[tuple[str, int], int | LaterError | None] = {}
         for (topic, shard), entries, first in zip(targets, answers[::2], answers[1::2], strict=True):
@@ -249,6 +275,7 @@ class Pulls:
         demands: Sequence[Demand],
         next_due: dict[tuple[str, int], int | LaterError | None],
         now: Interval,
+        acks: LeadingCommands | None,
     ) -> None:
         """Claim what these demands ask for, no topic twice, and deal it; note when the next tasks are due."""
         requests: list[ClaimRequest] = []
@@ -261,7 +288,7 @@ class Pulls:
                 for shard, count in demand.by_shard.items()
             ]
         max_bytes = min(MAX_ANSWER_BYTES * len(shares), MAX_CLAIM_BYTES)
-        results = await self._tasks.claim(requests, now.low, now.low, max_bytes)
+        results = await self._tasks.claim(requests, now.low, now.low, max_bytes, acks)
         answers: dict[str, list[tuple[ClaimRequest, ClaimResult | LaterError]]] = {}
         for request, result in zip(requests, results, strict=True):
             answers.setdefault(request.topic, []).append((request, result))
@@ -287,6 +314,7 @@ class Pulls:
             if isinstance(result, LaterError):
                 continue
             claims += result.claims
+            takers[0].orphans += result.orphans
             if len(result.claims) < request.limit and result.wake_at is not None and result.wake_at <= now.low:
                 first_left = min(first_left, result.wake_at)
         if too_early := [claim for claim in claims if claim.due_at > first_left]:
@@ -319,6 +347,15 @@ class Pulls:
             answers = await self._dead_letter_topics.settle(deaths)
             share.deaths += [death for death, answer in zip(deaths, answers, strict=True) if answer is True]
         return live
+
+
+def _ack_arguments(leases: Sequence[Lease], remember_until: int | None) -> list[SettleArguments]:
+    items: list[SettleArguments] = []
+    for lease in leases:
+        until = remember_until if lease.own_id and remember_until is not None else ""
+        remembered = pack_remembered(lease.name) if lease.is_namespaced_uuid else b""
+        items.append((pack_id(lease.id), lease.fence, SettleTarget.DONE, until, remembered, int(lease.has_ttl)))
+    return items
 
 
 def _nack_arguments(lease: Lease, verdict: Verdict) -> SettleArguments:

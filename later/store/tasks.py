@@ -24,9 +24,9 @@ from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
 from later.store.codec import parse_failure, parse_put_back, parse_time
 from later.store.due_notices import DueNotices
-from later.store.fanout import fan_out_topics, parse_flags, spread_answers
+from later.store.fanout import LeadingCommands, parse_flags, spread_answers, spread_by_topic
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
-from later.store.keys import Bucket, Keys, Shard, group_items, group_topics
+from later.store.keys import Bucket, Keys, Shard, TopicGroup, group_items, group_topics
 from later.store.lookup import Lookup
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
@@ -159,7 +159,12 @@ class Tasks:
         )
 
     async def claim(
-        self, requests: Sequence[ClaimRequest], now: int, lease_end: int, max_bytes: int | None = None
+        self,
+        requests: Sequence[ClaimRequest],
+        now: int,
+        lease_end: int,
+        max_bytes: int | None = None,
+        leading: LeadingCommands | None = None,
     ) -> list[ClaimResult | LaterError]:
         """Claim due tasks, delay → unack, at most 500 for each request; `lease_end` (ms) is that of usual leases.
 
@@ -192,7 +197,11 @@ class Tasks:
                 arguments += (record.claim_id, record.encode(), record.ttl_ms, record.live_until)
             commands.append(scripts.CLAIM.call(keys, arguments))
         results: list[Any] = [None] * len(requests)
-        for (first, *others), answer in await fan_out_topics(self._client, "claim", groups, commands):
+        if leading is None:
+            answers = await self._client.execute_each("claim", commands)
+        else:
+            answers = await leading.execute_with(self._client, "claim", commands)
+        for (first, *others), answer in spread_by_topic(groups, answers):
             result = results[first] = _parse_claims(requests[first], answer, lease_end)
             for position in others:
                 results[position] = result if isinstance(result, LaterError) else ClaimResult(result.wake_at, 0, [])
@@ -212,6 +221,13 @@ class Tasks:
         self, targets: Sequence[tuple[Shard, bytes, int]], items: Sequence[SettleArguments]
     ) -> list[bool | LaterError]:
         """Carry out verdicts as `settle` does; a target is a task's shard and topic, and 1. Raises StoreDown."""
+        groups, commands = self.settle_commands(targets, items)
+        return settle_answers(groups, await self._client.execute_each("settle", commands), len(items))
+
+    def settle_commands(
+        self, targets: Sequence[tuple[Shard, bytes, int]], items: Sequence[SettleArguments]
+    ) -> tuple[list[TopicGroup], list[Command]]:
+        """Return the commands by which `settle_leases` carries out verdicts, and the groups that they are for."""
         groups = group_topics(targets)
         commands: list[Command] = []
         for shard, topics in groups:
@@ -225,12 +241,7 @@ class Tasks:
                 for position in positions:
                     tasks += items[position]
             commands.append(scripts.SETTLE.call(keys, counts + tasks))
-        results: list[Any] = [None] * len(items)
-        for positions, answer in await fan_out_topics(self._client, "settle", groups, commands):
-            is_error = isinstance(answer, LaterError)
-            for number, position in enumerate(positions):
-                results[position] = answer if is_error else answer[number] == 1
-        return results
+        return groups, commands
 
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
         """Return claims that were not delivered, unack → delay; False if the lease was lost. Raises StoreDown."""
@@ -305,6 +316,16 @@ class Tasks:
             if len(answer) >= 2 * limit:
                 more_ats.append(topics[-1].at)
         return DueTopics(sorted(topics), min(more_ats, default=None))
+
+
+def settle_answers(groups: Sequence[TopicGroup], answers: Sequence[Any], count: int) -> list[bool | LaterError]:
+    """Return the answers to `count` verdicts from those to the commands that carried them out."""
+    results: list[Any] = [None] * count
+    for positions, answer in spread_by_topic(groups, answers):
+        is_error = isinstance(answer, LaterError)
+        for number, position in enumerate(positions):
+            results[position] = answer if is_error else answer[number] == 1
+    return results
 
 
 def _first_due(claim: Claim, due_at: int, put_back_for: Held) -> Argument:

@@ -10,10 +10,11 @@ import pytest
 
 from later.core.clock import rfc3339
 from later.core.policy import Deliver, Policy
-from later.core.task import Task
+from later.core.task import Task, pack_id
 from tests.api.api_fixture import ApiFixture, id_per_shard, ok, refusals, serve_api
 from tests.api.callers import NamedCallers, Tenant
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 PULLED = Policy(deliver=Deliver.PULL)
 NOTHING = ok(tasks=[], lost=[])
@@ -312,6 +313,65 @@ async def test_after_a_shard_that_is_away_the_same_call_finds_the_rest(api: ApiF
     api.client.shards_down = []
     status, answer = await api.post("/ack", {"leases": leases})
     assert (status, answer["acked"], len(answer["lost"])) == (200, 1, 1)
+
+
+def round_trips(api: ApiFixture) -> float:
+    """Return how many round trips to the store there were."""
+    name = "later_store_round_trip_duration_seconds_count"
+    samples = (sample for metric in api.metrics.registry.collect() for sample in metric.samples)
+    return sum(sample.value for sample in samples if sample.name == name)
+
+
+@each_case("shards, expected", [(1, 1), (2, 2)])
+async def test_a_claim_acks_what_is_done_in_its_own_round_trip(shards: int, expected: int) -> None:
+    """With several shards, a claim takes a second one."""
+    async with serve_api(policy=PULLED, shards=shards) as api:
+        await put(api, *(a_pulled_task(id=f"t{n}", created_at=EARLIER + n) for n in range(6)))
+        first = await claim(api, max=3)
+        leases = [task["lease"] for task in first]
+        before = round_trips(api)
+        assert [task["id"] for task in await claim(api, max=2, done=leases)] == ["t3", "t4"]
+        assert round_trips(api) - before == expected
+        assert [await state_of(api, task["id"]) for task in first] == ["gone"] * 3
+        before = round_trips(api)
+        _, answer = await api.post("/claim", {"topic": "jobs", "done": leases[:1]})
+        assert ([task["id"] for task in answer["tasks"]], answer["lost"]) == (["t5"], leases[:1])
+        assert await api.post("/claim", {"topic": "jobs", "done": leases[:1]}) == ok(tasks=[], lost=leases[:1])
+        assert round_trips(api) - before <= 2 * expected
+        assert api.metric("later_acked_total") == 3
+
+
+async def test_what_a_claim_brings_back_counts_also_where_nothing_can_be_claimed(api: ApiFixture) -> None:
+    await put(api, *(a_pulled_task(id=f"t{n}") for n in range(3)))
+    a, b, c = [task["lease"] for task in await claim(api)]
+    await api.request("PATCH", "/topics/mail/policy", {"deliver": "push"})
+    assert (await api.post("/claim", {"topic": "mail", "done": [a]}))[0] == 409
+    await api.request("PATCH", "/topics/mail/policy", {"deliver": "pull", "paused": True})
+    assert await api.post("/claim", {"topic": "mail", "done": [b]}) == NOTHING
+    both = {"done": [c], "failed": [{"lease": c}]}
+    assert await api.post("/claim", {"topic": "jobs", **both}) == ok(tasks=[], lost=[c])
+    assert [await state_of(api, f"t{n}") for n in range(3)] == ["gone"] * 3
+
+
+async def test_tasks_that_were_claimed_beside_an_ack_that_failed_are_given_back(api: ApiFixture) -> None:
+    ids = id_per_shard(api)
+    await put(api, *(a_pulled_task(id=id) for id in ids))
+    leases = [task["lease"] for task in await claim(api)]
+    await put(api, *(a_pulled_task() for _ in range(20)))
+    api.client.shards_down = [1]
+    status, problem = await api.post("/claim", {"topic": "jobs", "max": 20, "done": leases})
+    assert (status, problem["type"]) == (503, "/problems/store-away")
+    api.client.shards_down = []
+    _, answer = await api.post("/claim", {"topic": "jobs", "max": 20, "done": leases})
+    assert len(answer["lost"]) == 1
+    assert [task["attempt"] for task in answer["tasks"]] == [1] * 20
+
+
+async def test_entries_without_a_task_that_a_claim_meets_are_counted(api: ApiFixture) -> None:
+    await put(api, a_pulled_task(id="a"))
+    await api.client.execute("break", ("HDEL", api.keys.shard_of("a").pool, pack_id("a")))
+    assert await claim(api) == []
+    assert api.metric("later_orphan_entries_total") == 1
 
 
 async def test_too_many_leases_that_wait_for_the_store_are_answered_503() -> None:

@@ -81,6 +81,11 @@ async def pulling_nothing(store: StoreFixture, tasks: list[Task]) -> Counts:
     return await commands_of(store, lambda: store.pulls.claim([request] * 100, Interval(NOW, NOW)))
 
 
+async def looking_at_topics_without_tasks(store: StoreFixture, tasks: list[Task]) -> Counts:
+    topics = [f"idle{n}" for n in range(1000)]
+    return await commands_of(store, lambda: store.pulls.due_topics(topics, NOW))
+
+
 async def acking(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
     leases = await pull(store)
@@ -225,6 +230,7 @@ async def scripts(store: StoreFixture) -> None:
             "evalsha": 1, "zrangebyscore": 1, "zrange": 1, "hmget": 3, "zmscore": 2, "zrem": 2, "zadd": 3, "hset": 1,
         }),
         (pulling_nothing, {"evalsha": 1, "zrangebyscore": 1, "zrange": 1, "zmscore": 2}),
+        (looking_at_topics_without_tasks, {"exists": 32}),
         (acking, {"evalsha": 1, "zrem": 2, "hmget": 1, "zmscore": 2, "hdel": 2, "zrange": 1}),
         (releasing_leases, {
             "evalsha": 1, "zrem": 3, "hmget": 1, "zmscore": 1, "hdel": 1, "zrange": 1, "zadd": 2, "publish": 1,

@@ -149,6 +149,13 @@ async def test_topics_are_taken_in_the_order_of_preference(store: StoreFixture) 
     assert result.next_due_at == NOW
 
 
+async def test_topics_with_due_tasks_are_found_among_those_without(store: StoreFixture) -> None:
+    tasks = [a_task(topic=f"t{n}", delay=0 if n % 3 else 60) for n in range(0, 100, 10)]
+    await store.tasks.create([*tasks, a_task(topic="t99"), a_task(topic="t99")])
+    found = await store.pulls.due_topics([f"t{n}" for n in range(100)], NOW)
+    assert sorted(found) == [f"t{n}" for n in (10, 20, 40, 50, 70, 80, 99)]
+
+
 async def test_a_topic_that_cannot_be_read_does_not_stop_the_others(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="good", topic="good")])
     await ask(store, [("SET", shard.bucket(Bucket.DELAY, b"bad"), "no bucket") for shard in store.keys.shards])
