@@ -6,7 +6,6 @@ change that was made from older settings or metadata starts over.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -92,8 +91,11 @@ class QueueBook:
 
     async def get(self, topic: str) -> Queue | None:
         """Return a queue; None if there is none."""
-        policies, [extra] = await asyncio.gather(self._policies.read(), self._read_extras([topic]))
-        return Queue(topic, policies.for_topic(topic), extra) if await self._is_there(policies, topic) else None
+        policies = await self._policies.read()
+        if not await self._is_there(policies, topic):
+            return None
+        [extra] = await self._read_extras([topic])
+        return Queue(topic, policies.for_topic(topic), extra)
 
     async def ensure(self, topic: str) -> bool:
         """Make a queue without metadata, unless it is there; return whether it was made.
