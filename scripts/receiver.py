@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import socket
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from aiohttp import web
+from yarl import URL
 
 ANSWERS = """\
 answers:
@@ -178,7 +180,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    add("--port", type=int, default=8888, help="port to listen on (default: %(default)s)")
+    add("--port", type=int, default=8888, help="port to listen on; 0: any free one (default: %(default)s)")
     add("--answer", type=parse_answer, default="100", help="see below (default: %(default)s)")
     add("--retry-after", metavar="N", help="send Retry-After with each answer: seconds or an HTTP date")
     add("--later-after", metavar="S", help="send later-after with each answer: this task again in S seconds")
@@ -187,6 +189,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--fail-first", type=int, default=0, metavar="N", help="answer 500 to the first N calls of each id")
     add("--quiet", action="store_true", help="print only a summary at the end")
     return parser
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on the first address of a host; port 0 is any free one."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(address[:2], family=family)
 
 
 def main() -> None:
@@ -202,16 +210,17 @@ def main() -> None:
     receiver = Receiver(options, quiet=args.quiet)
     app = web.Application(client_max_size=16 * 1024 * 1024)
     app.router.add_route("*", "/{path:.*}", receiver.handle)
-    print(f"receiving on http://{args.host}:{args.port}", flush=True)
-    web.run_app(
-        app,
-        host=args.host,
-        port=args.port,
-        print=None,
-        access_log=None,
-        handler_cancellation=True,  # otherwise every caller that gives up on `hang` leaves a task behind
-        shutdown_timeout=0.1,
-    )
+    with listen(args.host, args.port) as listener:
+        url = URL.build(scheme="http", host=args.host, port=listener.getsockname()[1])
+        print(f"receiving on {url}", flush=True)
+        web.run_app(
+            app,
+            sock=listener,
+            print=None,
+            access_log=None,
+            handler_cancellation=True,  # otherwise every caller that gives up on `hang` leaves a task behind
+            shutdown_timeout=0.1,
+        )
     print(receiver.summary(), flush=True)
 
 
