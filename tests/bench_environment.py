@@ -11,7 +11,7 @@ from scripts.bench.stores import DURABILITIES
 
 
 def an_environment(folder: Path, **sizes: float) -> Environment:
-    """Return an environment without wrk, nginx and Node, so that tests need none of them."""
+    """Return an environment without wrk, nginx, Node and pip, so that tests need none of them."""
     return Environment(
         sizes=replace(QUICK, **sizes),  # type: ignore[arg-type] # every size is a number
         store_program=find_server(),
@@ -19,5 +19,6 @@ def an_environment(folder: Path, **sizes: float) -> Environment:
         wrk=None,
         nginx=None,
         node=None,
+        pip=None,
         folder=folder,
     )

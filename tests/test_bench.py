@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from scripts.bench import plot
 from scripts.bench.environment import Environment
 from scripts.bench.options import parse_options
+from scripts.bench.pairs import measure_pairs
 from scripts.bench.report import Report, format_cells, format_json, format_markdown
 from scripts.bench.results import (
     AlwaysZero,
@@ -95,8 +97,8 @@ def test_a_percentile_is_by_nearest_rank(percent: float, value: float) -> None:
     assert percentile(range(1, 101), percent) == value
 
 
-def test_a_spread_has_median_least_and_greatest() -> None:
-    assert spread([3, 1, 2, 10]) == (2.5, 1, 10)
+def test_a_spread_has_median_least_greatest_and_quartiles() -> None:
+    assert spread([3, 1, 2, 10]) == (2.5, 1, 10, 1, 3)
 
 
 def test_a_ratio_compares_medians() -> None:
@@ -170,6 +172,13 @@ def test_a_skipped_or_failed_result_shows_the_reason() -> None:
     assert format_cells(measured, failed)[2:] == ["failed: it ended", "", "", "≥ 0.5 of the reference: not measured"]
 
 
+def test_a_ratio_of_pairs_shows_its_quartiles() -> None:
+    line = a_line("ours", *({"ratio": ratio, "rate": 5.0} for ratio in (0.5, 0.96, 0.98, 1.0, 2.0)))
+    row = a_row(figures=("ratio", "rate"))
+    measured = RowResult(row=row, lines=[line], runs=2)
+    assert format_cells(measured, line)[2] == "ratio 0.980 [quartiles 0.960 to 1.000], 5/s [5 to 5]"
+
+
 def test_markdown_has_one_table_and_the_facts_about_the_machine() -> None:
     text = format_markdown(a_report(two_lines(), two_lines()))
     table, facts = text.split("\n\n")
@@ -194,7 +203,13 @@ def test_json_has_every_run_and_every_target() -> None:
     (row,) = json.loads(format_json(a_report(two_lines(ShareOfReference(0.8)))))["rows"]
     reference, ours = row["lines"]
     assert [run["rate"] for run in reference["runs"]] == [1000, 2000, 4000]
-    assert ours["figures"]["rate"] == {"median": 1500, "least": 1000, "most": 1600}
+    assert ours["figures"]["rate"] == {
+        "median": 1500,
+        "least": 1000,
+        "most": 1600,
+        "lower_quartile": 1000,
+        "upper_quartile": 1600,
+    }
     assert ours["ratios"] == {REFERENCE: 0.75}
     assert ours["targets"] == [{"text": "≥ 0.8 of the reference", "met": False}]
 
@@ -236,6 +251,36 @@ def test_contenders_take_turns(tmp_path: Path) -> None:
     assert order == ["a", "b", "a", "b"]
 
 
+def test_a_run_may_have_several_samples(tmp_path: Path) -> None:
+    pairs = Contender(name="pairs", measure=lambda: [{"rate": 1.0}, {"rate": 3.0}])
+    texts: list[str] = []
+    measured = measure_row(a_row(pairs), an_environment(tmp_path), 2, texts.append)
+    assert [sample["rate"] for sample in measured.lines[0].samples] == [1, 3, 1, 3]
+    assert texts == ["row: pairs, run 1: rate 2/s", "row: pairs, run 2: rate 2/s"]
+
+
+def test_the_variants_of_a_pair_take_turns_in_alternating_order() -> None:
+    order: list[str] = []
+
+    def turn(name: str, rate: float, cpu: float) -> Sample:
+        order.append(name)
+        return {"rate": rate, "server_cpu": cpu, "twice": 1}
+
+    samples = measure_pairs(partial(turn, "without", 4.0, 16.0), partial(turn, "with", 3.0, 20.0), 3)
+    assert order == ["without", "with", "with", "without", "without", "with"]
+    assert samples == 3 * [
+        {
+            "rate": 3,
+            "server_cpu": 20,
+            "twice": 2,
+            "ratio": 0.75,
+            "cpu_ratio": 0.8,
+            "reference_rate": 4,
+            "reference_cpu": 16,
+        }
+    ]
+
+
 def test_a_failed_contender_shows_the_reason_and_the_others_continue(tmp_path: Path) -> None:
     order: list[str] = []
     row = a_row(counting("a", order, fails_at=2), counting("b", order))
@@ -274,9 +319,11 @@ def test_the_table_has_all_rows() -> None:
         "lateness-1000",
         "lateness-4000",
         "isolation",
+        "endless",
         "pull",
         "pull-100",
         "pull-wait",
+        "pull-idle",
         "keys",
         "signed",
         "guard",
@@ -318,7 +365,7 @@ def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> 
         stores = {contender.store for contender in contenders} - {""}
     without_persistence = {
         *("memory", "export", "deliver-https", "deliver-topics", "deliver-origins", "isolation"),
-        *("keys", "signed", "guard", "pull-wait"),
+        *("endless", "keys", "signed", "guard", "pull-wait", "pull-idle"),
     }
     expected = {"none", "always"} if row.name == "sweep" else {"none"}
     assert stores == (expected if row.name in {*without_persistence, "sweep"} else set(DURABILITIES))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scripts.bench.environment import FULL, QUICK, Environment, find_nginx, find_node
+from scripts.bench.environment import FULL, QUICK, Environment, find_nginx, find_node, find_pip
 from scripts.bench.machine import describe_machine, find_versions
 from scripts.bench.options import Options, parse_options
 from scripts.bench.report import Report, format_json, format_markdown, print_tables
@@ -40,6 +40,7 @@ def build_environment(options: Options, folder: Path) -> Environment:
         wrk=shutil.which("wrk"),
         nginx=find_nginx(),
         node=find_node(),
+        pip=find_pip(),
         folder=folder,
     )
 

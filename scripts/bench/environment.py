@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,23 @@ class Sizes:
     warm_up_s: float
     """0: no warm-up."""
     load_s: float
+    pairs: int
+    """Pairs of turns in each start of two variants."""
+    turn_s: float
+    """Duration of a turn of requests."""
+    turn_tasks: int
+    """Tasks due at the same instant in a turn of deliveries."""
+    turn_lead_s: float
+    """Time between seeding a store and the due time of a turn, besides the time for each task."""
     queried: int
     """Tasks to query."""
+    claimed: int
+    """Tasks that consumers claim one at a time."""
     waits: int
     """Claims that wait for a task."""
+    waiters: int
+    """Claims that wait, where no task comes."""
+    waiters_s: float
     batched: int
     """Tasks created in batches."""
     bulk_rows: int
@@ -53,8 +67,15 @@ class Sizes:
 FULL = Sizes(
     warm_up_s=1.0,
     load_s=4.0,
+    pairs=6,
+    turn_s=1.0,
+    turn_tasks=5_000,
+    turn_lead_s=0.75,
     queried=100_000,
-    waits=500,
+    claimed=25_000,
+    waits=512,
+    waiters=1_000,
+    waiters_s=30.0,
     batched=1_000_000,
     bulk_rows=1_000_000,
     due_together=20_000,
@@ -75,8 +96,15 @@ FULL = Sizes(
 QUICK = Sizes(
     warm_up_s=0.0,
     load_s=1.0,
+    pairs=2,
+    turn_s=0.5,
+    turn_tasks=1_000,
+    turn_lead_s=3.0,
     queried=10_000,
-    waits=50,
+    claimed=2_000,
+    waits=64,
+    waiters=100,
+    waiters_s=2.0,
     batched=50_000,
     bulk_rows=50_000,
     due_together=5_000,
@@ -108,6 +136,7 @@ class Environment:
     nginx: str | None
     node: str | None
     """None also without npm."""
+    pip: str | None
     folder: Path
 
     @property
@@ -117,6 +146,7 @@ class Environment:
             ("wrk", self.wrk, "the load comes from a generator in Python, which takes more CPU time"),
             ("nginx", self.nginx, "deliveries go to a receiver in Python, which takes more CPU time"),
             ("Node with npm", self.node, "BullMQ is not measured"),
+            ("pip", self.pip, "arq is not measured"),
         )
         return [f"{name} is not installed: {replacement}" for name, path, replacement in replacements if path is None]
 
@@ -130,6 +160,12 @@ class Environment:
 def find_node() -> str | None:
     """Return the path of Node, if npm is installed, too."""
     return shutil.which("node") if shutil.which("npm") else None
+
+
+def find_pip() -> str | None:
+    """Return the path of the pip of this Python, or else of another one: what it installs needs no compiler."""
+    own = Path(sys.executable).with_name("pip")
+    return str(own) if own.exists() else shutil.which("pip3")
 
 
 def find_nginx() -> str | None:

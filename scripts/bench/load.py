@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scripts.bench.environment import Environment
-from scripts.bench.processes import module_command, run_process
+from scripts.bench.processes import module_command, run_for_result
 from scripts.bench.results import BenchError
 
 ANSWER_TIMEOUT_S = 15.0
@@ -99,6 +99,4 @@ def _run_wrk(wrk: str, load: Load, folder: Path) -> dict[str, float]:
 def _run_generator(load: Load, folder: Path) -> dict[str, float]:
     fields = {key: value for key, value in asdict(load).items() if key != "bodies"}
     (folder / "load.json").write_text(json.dumps(fields))
-    with run_process(module_command("load_generator"), folder, "generator") as process:
-        process.wait_for_end(load.seconds + 60)
-        return dict(json.loads(process.log.read_text().splitlines()[-1]))
+    return run_for_result(module_command("load_generator"), folder, "generator", load.seconds + 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scripts.bench.results import BenchError
 
@@ -72,6 +73,19 @@ def run_process(
             process.wait()
 
 
+def run_for_result(
+    command: Sequence[str | Path],
+    folder: Path,
+    name: str,
+    within_s: float,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run a process to its end, and return the JSON object that it printed last."""
+    with run_process(command, folder, name, variables) as process:
+        process.wait_for_end(within_s)
+        return dict(json.loads(process.log.read_text().splitlines()[-1]))
+
+
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command line that runs a module of the benchmark."""
     return [sys.executable, "-m", f"scripts.bench.{module}", *arguments]
@@ -123,9 +137,12 @@ def process_tree(pid: int) -> list[int]:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of one process so far, in seconds."""
-    fields = _stat_fields(pid)
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    """Return the CPU time of one process so far, in seconds.
+
+    It is read from the process's own clock (clock_getcpuclockid(3)): /proc counts in steps of 10 ms, which is much of a
+    short turn.
+    """
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def tree_cpu_s(pid: int) -> float:

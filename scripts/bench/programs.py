@@ -39,11 +39,17 @@ class Program(NamedTuple):
 
 
 @contextmanager
-def run_api(environment: Environment, command: str, store: BenchStore, processes: int = 1) -> Iterator[Program]:
+def run_api(
+    environment: Environment,
+    command: str,
+    store: BenchStore,
+    processes: int = 1,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Program]:
     """Run `later up` or `later serve` on a store and wait until it listens."""
     port = free_port()
     listen = ["--listen", f"127.0.0.1:{port}"]
-    with _run_later(environment, command, store, processes, *listen) as process:
+    with _run_later(environment, command, store, processes, *listen, variables=variables) as process:
         wait_until(lambda: count_listeners(port) > 0, f"later {command} listens", process)
         yield Program(f"http://127.0.0.1:{port}", [process])
 
@@ -87,11 +93,11 @@ def _wait_for_event(event: str, process: Process) -> None:
 
 
 @contextmanager
-def run_bare_handlers(environment: Environment, answer: str, processes: int = 1) -> Iterator[Program]:
-    """Run bare handlers of `/create` or `/query`, all on one port, and wait until they listen."""
+def run_bare_handlers(environment: Environment, *answers: str, processes: int = 1) -> Iterator[Program]:
+    """Run processes with the bare handlers of these calls, all on one port, and wait until they listen."""
     port = free_port()
     with environment.temporary_folder() as folder, ExitStack() as stack:
-        command_line = module_command("bare_handler", str(port), answer)
+        command_line = module_command("bare_handler", str(port), *answers)
         handlers = [
             stack.enter_context(run_process(command_line, folder, f"bare-{number}")) for number in range(processes)
         ]

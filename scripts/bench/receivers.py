@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from scripts.bench.environment import Environment
 from scripts.bench.processes import (
@@ -86,12 +86,13 @@ class Listener(NamedTuple):
 
 
 class Receiver(NamedTuple):
-    """A running receiver. `certificate` is what its callers must trust."""
+    """A running receiver. `certificate` is what its callers must trust. Its log counts from the byte `start` on."""
 
     url: str
     log: Path
     process: Process
     certificate: Path | None = None
+    start: int = 0
 
     @property
     def variables(self) -> dict[str, str]:
@@ -108,9 +109,14 @@ class Receiver(NamedTuple):
     def cpu_s(self) -> float:
         return tree_cpu_s(self.process.pid)
 
+    def from_now_on(self) -> Receiver:
+        """Return this receiver without its arrivals so far."""
+        return self._replace(start=self.log.stat().st_size if self.log.exists() else 0)
+
     def arrivals(self) -> list[Arrival]:
         """Return the arrivals of tasks so far, in order. Calls without an id are left out."""
-        lines = (line.split() for line in self.log.read_bytes().splitlines())
+        with self._open_log() as log:
+            lines = [line.split() for line in log]
         return [Arrival(id, float(at) * 1000, due) for at, id, due in lines if id != b"-"]
 
     def wait_for_arrivals(self, tasks: int, within_s: float) -> list[Arrival]:
@@ -130,13 +136,18 @@ class Receiver(NamedTuple):
     def _wait_for_lines(self, count: int, deadline: float) -> int:
         """Wait until the log has `count` lines and return their number, without parsing: that would cost CPU time."""
         lines = 0
-        with self.log.open("rb") as log:
+        with self._open_log() as log:
             while (lines := lines + log.read().count(b"\n")) < count:
                 self.process.check()
                 if time.monotonic() > deadline:
                     raise BenchError(f"{lines} of {count} callbacks arrived in time")
                 time.sleep(POLL_INTERVAL_S)
         return lines
+
+    def _open_log(self) -> BinaryIO:
+        log = self.log.open("rb")
+        log.seek(self.start)
+        return log
 
 
 DEFAULT_LISTENER = Listener()

@@ -42,7 +42,7 @@ def format_cells(row: RowResult, line: ContenderResult) -> list[str]:
 
 
 def format_figures(row: RowResult, line: ContenderResult) -> str:
-    """Return the medians, with the least and the greatest value of several runs; or why they are missing."""
+    """Return the medians, with the spread of several runs; or why they are missing."""
     if not line.samples:
         skip_reason = line.contender.skip_reason
         return f"skipped: {skip_reason}" if skip_reason else line.failure or "not measured"
@@ -54,8 +54,11 @@ def _format_spread(line: ContenderResult, name: str) -> str:
     spread = line.spread(name)
     if len(line.samples) == 1:
         return _format_with_label(name, spread.median)
-    least, most = (f"{value:,.{FIGURES[name].decimals}f}" for value in (spread.least, spread.most))
-    return f"{_format_with_label(name, spread.median)} [{least} to {most}]"
+    figure = FIGURES[name]
+    ends = (spread.lower_quartile, spread.upper_quartile) if figure.in_quartiles else (spread.least, spread.most)
+    least, most = (f"{value:,.{figure.decimals}f}" for value in ends)
+    kind = "quartiles " if figure.in_quartiles else ""
+    return f"{_format_with_label(name, spread.median)} [{kind}{least} to {most}]"
 
 
 def format_details(row: RowResult, line: ContenderResult) -> str:

@@ -25,6 +25,8 @@ class Figure(NamedTuple):
     label: str
     unit: str
     decimals: int = 0
+    in_quartiles: bool = False
+    """True if a run has many values of it: the least and the greatest then say little."""
 
     def text(self, value: float) -> str:
         return f"{value:,.{self.decimals}f}{self.unit}"
@@ -32,7 +34,12 @@ class Figure(NamedTuple):
 
 FIGURES = {
     "rate": Figure("rate", "/s"),
+    "ratio": Figure("ratio", "", 3, in_quartiles=True),
+    "cpu_ratio": Figure("of CPU time", "", 3, in_quartiles=True),
+    "reference_rate": Figure("reference", "/s"),
     "server_cpu": Figure("process", " ms CPU per 1,000", 1),
+    "reference_cpu": Figure("reference", " ms", 1),
+    "consumer_cpu": Figure("consumers", " ms", 1),
     "store_cpu": Figure("store", " ms", 1),
     "spark_cpu": Figure("Spark", " ms", 1),
     "receiver_cpu": Figure("receiver", " ms", 1),
@@ -47,22 +54,27 @@ FIGURES = {
     "others_most": Figure("another topic late by", " ms"),
     "bytes": Figure("a task", " bytes", 1),
     "cpu": Figure("a process", " % of a core", 2),
+    "waiters_cpu": Figure("the waiters", " % of a core", 2),
     "store_busy": Figure("store", " % of a core", 2),
     "commands": Figure("commands", "/s", 1),
     "round_trips": Figure("round trips", "/s", 1),
+    "endless_calls": Figure("calls without an end", "/s"),
 }
 
 
 class Spread(NamedTuple):
-    """Median, least and greatest of several values."""
+    """Median, least, greatest and quartiles of several values."""
 
     median: float
     least: float
     most: float
+    lower_quartile: float
+    upper_quartile: float
 
 
 def spread(values: Sequence[float]) -> Spread:
-    return Spread(median(values), min(values), max(values))
+    ordered = sorted(values)
+    return Spread(median(ordered), ordered[0], ordered[-1], percentile(ordered, 25), percentile(ordered, 75))
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -150,10 +162,13 @@ def _label_prefix(figure: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A program measured in a row. `references` name the contenders it is compared with, `store` is its durability."""
+    """A program measured in a row. `references` name the contenders it is compared with, `store` is its durability.
+
+    `measure` returns the sample of a run, or several: one of each pair of turns.
+    """
 
     name: str
-    measure: Callable[[], Sample]
+    measure: Callable[[], Sample | Sequence[Sample]]
     store: str = ""
     references: Sequence[str] = ()
     targets: Sequence[Target] = ()
@@ -179,7 +194,7 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class ContenderResult:
-    """The results of a contender, run by run."""
+    """The results of a contender: its samples, run by run."""
 
     contender: Contender
     main_figure: str

@@ -6,7 +6,8 @@ A disturbance of the machine then affects the reference as much as later.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from statistics import median
 
 from later.core.errors import LaterError
 from scripts.bench.environment import Environment
@@ -45,14 +46,16 @@ def _measure_once(row: Row, line: ContenderResult, run: int, print_progress: Pri
         print_progress(f"{label}: {f'skipped: {skip_reason}' if skip_reason else line.failure}")
         return
     try:
-        sample = line.contender.measure()
+        measured = line.contender.measure()
     except Exception as error:
         line.failure = _failure_text(error)
         print_progress(f"{label}, run {run}: {line.failure}")
         return
-    line.samples.append(sample)
-    names = [name for name in (*row.figures, *row.details) if name in sample]
-    figures = [f"{FIGURES[name].label} {FIGURES[name].text(sample[name])}" for name in names]
+    samples = [measured] if isinstance(measured, Mapping) else measured
+    line.samples += samples
+    names = [name for name in (*row.figures, *row.details) if name in samples[0]]
+    medians = {name: median(sample[name] for sample in samples) for name in names}
+    figures = [f"{FIGURES[name].label} {FIGURES[name].text(value)}" for name, value in medians.items()]
     print_progress(f"{label}, run {run}: {', '.join(figures)}")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from scripts.bench.bullmq_worker import install_bullmq
@@ -14,15 +15,22 @@ from scripts.bench.deliveries import (
     measure_bullmq,
     measure_later,
     measure_loops,
+    pair_contender,
 )
 from scripts.bench.environment import Environment
 from scripts.bench.load import Load, run_load
+from scripts.bench.pairs import pair_row
 from scripts.bench.receivers import DEFAULT_LISTENER, Listener, run_receiver
 from scripts.bench.results import Contender, Sample, ShareOfReference, Target
 
 BARE = {1: "bare loop of aiohttp", 2: "two bare loops of aiohttp"}
 BULLMQ = {1: "BullMQ, one worker", 2: "BullMQ, two workers"}
 LEAN = "lean loop"
+BARE_HTTPS = "bare loop of aiohttp, https"
+NEW = "a connection for each call"
+FEW_PAIRS = 2
+FEW_STARTS = 3
+"""Where a turn takes long, and where a tenth more or less is not to be seen."""
 BARE_CONNECTIONS = 256
 LEAN_CONNECTIONS = 192
 BODY = b'{"id":"35adbde5-77c4-4d65-adac-0082d91f2554","topic":"order","content":"hello"}'
@@ -80,69 +88,61 @@ def measure_receiver(environment: Environment) -> Sample:
 
 @contextmanager
 def https_contenders(environment: Environment) -> Iterator[list[Contender]]:
-    """Yield later over http and https, on kept connections and on one for each call, and aiohttp on the kept ones."""
-    tasks, references = environment.sizes.due_together, dict[str, list[str]]()
-    listeners = {
-        "http": Listener(),
-        "https": Listener(tls=True),
-        "http, a connection for each call": Listener(keep_alive=False),
-        "https, a connection for each call": Listener(tls=True, keep_alive=False),
-    }
-    bare = partial(measure_loops, environment, "bare_poster", BARE_CONNECTIONS, tasks, 1)
-    loops = [
-        Contender(name=f"{BARE[1]}, {name}", measure=partial(bare, each), skip_reason=each.why_missing(environment))
-        for name, each in list(listeners.items())[:2]
-    ]
-    for name in listeners:
-        references[name] = [*([f"{BARE[1]}, {name}"] if name in ("http", "https") else []), "later worker, http"]
-    references["http"] = references["http"][:1]
+    """Yield deliveries by https, in turns with http, on kept connections and on one for each call."""
+    tasks, tls = environment.sizes.due_together, Listener(tls=True)
+    http = DueTogether(tasks=tasks)
+    new_http = replace(http, listener=Listener(keep_alive=False))
+    new_https = replace(http, listener=Listener(tls=True, keep_alive=False))
     yield [
-        *loops,
-        *(
-            Contender(
-                name=f"later worker, {name}",
-                store=environment.durabilities[0],
-                references=references[name],
-                targets=[*([ShareOfReference(0.8, "later worker, http")] if name == "https" else ()), *ONCE],
-                measure=partial(
-                    measure_later, environment, DueTogether(tasks=tasks, listener=each), 1, environment.durabilities[0]
-                ),
-                skip_reason=each.why_missing(environment),
-            )
-            for name, each in listeners.items()
+        Contender(
+            name=BARE_HTTPS,
+            measure=partial(measure_loops, environment, "bare_poster", BARE_CONNECTIONS, tasks, 1, tls),
+            skip_reason=tls.why_missing(environment),
         ),
+        pair_contender(
+            environment,
+            "https beside http",
+            http,
+            replace(http, listener=tls),
+            bound=0.8,
+            pairs=FEW_PAIRS,
+            references=[BARE_HTTPS],
+        ),
+        pair_contender(environment, f"http, {NEW}, beside kept ones", http, new_http, pairs=FEW_PAIRS),
+        pair_contender(environment, f"https, {NEW}, beside http", new_http, new_https, pairs=FEW_PAIRS),
     ]
-
-
-def topics_contenders(environment: Environment) -> AbstractContextManager[list[Contender]]:
-    tasks = environment.sizes.due_on_topics
-    dues = {topics: DueTogether(tasks=tasks, topics=topics) for topics in environment.sizes.topics}
-    return _by_number(environment, dues, "topic", 0.6)
-
-
-def origins_contenders(environment: Environment) -> AbstractContextManager[list[Contender]]:
-    tasks = environment.sizes.due_together
-    dues = {
-        origins: DueTogether(tasks=tasks, listener=Listener(origins=origins)) for origins in environment.sizes.origins
-    }
-    return _by_number(environment, dues, "origin", None)
 
 
 @contextmanager
-def _by_number(
-    environment: Environment, dues: dict[int, DueTogether], what: str, share: float | None
-) -> Iterator[list[Contender]]:
-    """Yield later with different numbers of something, compared with the first, which is 1."""
-    names = {number: f"later worker, {number:,} {what}{'' if number == 1 else 's'}" for number in dues}
+def topics_contenders(environment: Environment) -> Iterator[list[Contender]]:
+    one, *numbers = environment.sizes.topics
+    due = DueTogether(tasks=environment.sizes.due_on_topics, topics=one)
     yield [
-        Contender(
-            name=names[number],
-            store=environment.durabilities[0],
-            references=[] if number == 1 else [names[1]],
-            targets=[*([ShareOfReference(share)] if share and number == max(dues) else ()), *ONCE],
-            measure=partial(measure_later, environment, due, 1, environment.durabilities[0]),
+        pair_contender(
+            environment,
+            f"{number:,} topics beside one",
+            due,
+            replace(due, topics=number),
+            bound=0.6 if number == max(numbers) else None,
+            pairs=FEW_PAIRS,
         )
-        for number, due in dues.items()
+        for number in numbers
+    ]
+
+
+@contextmanager
+def origins_contenders(environment: Environment) -> Iterator[list[Contender]]:
+    one, *numbers = environment.sizes.origins
+    due = DueTogether(tasks=environment.sizes.due_together, listener=Listener(origins=one))
+    yield [
+        pair_contender(
+            environment,
+            f"{number:,} origins beside one",
+            due,
+            replace(due, listener=Listener(origins=number)),
+            pairs=FEW_PAIRS,
+        )
+        for number in numbers
     ]
 
 
@@ -153,21 +153,25 @@ DELIVER = delivery_row(
     measured_elsewhere=("Later (Go): 200/s", "saq: 2,320/s", "arq: 1,570/s", "Celery: 975/s"),
     contenders=contenders,
 )
-DELIVER_HTTPS = delivery_row(
+DELIVER_HTTPS = pair_row(
     name="deliver-https",
-    title="20,000 tasks due at the same instant, by http and https",
+    title="20,000 tasks due at the same instant, in turns: by https and on new connections, beside http on kept ones",
     target="https ≥ 0.8 of http on kept connections",
+    figures=("rate", "ratio", "cpu_ratio"),
     contenders=https_contenders,
+    runs=FEW_STARTS,
 )
-DELIVER_TOPICS = delivery_row(
+DELIVER_TOPICS = pair_row(
     name="deliver-topics",
-    title="100,000 tasks due at the same instant, on 1, 1,000 and 100,000 topics",
+    title="100,000 tasks due at the same instant, in turns: on 1,000 and 100,000 topics beside one",
     target="100,000 topics ≥ 0.6 of one",
     contenders=topics_contenders,
+    runs=FEW_STARTS,
 )
-DELIVER_ORIGINS = delivery_row(
+DELIVER_ORIGINS = pair_row(
     name="deliver-origins",
-    title="20,000 tasks due at the same instant, to 1 and 10,000 origins",
+    title="20,000 tasks due at the same instant, in turns: to 10,000 origins beside one",
     target="all delivered once",
     contenders=origins_contenders,
+    runs=FEW_STARTS,
 )

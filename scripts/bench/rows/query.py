@@ -43,7 +43,7 @@ def _later_contender(environment: Environment, processes: int, durability: str) 
 def measure_bare(environment: Environment, processes: int) -> Sample:
     due_at = int(time.time() * 1000) + DELAY_MS
     ids = [build_task(due_at).id for _ in range(environment.sizes.queried)]
-    with run_bare_handlers(environment, "query", processes) as server:
+    with run_bare_handlers(environment, "query", processes=processes) as server:
         return measure_requests(environment, query_load(environment, server.url, ids), server)
 
 
@@ -58,8 +58,12 @@ def measure_later(environment: Environment, processes: int, durability: str) -> 
 
 
 def query_load(environment: Environment, url: str, ids: list[str]) -> Load:
-    bodies = [json.dumps({"id": id}).encode() for id in ids]
+    bodies = build_bodies(ids)
     return Load(url=f"{url}/query", bodies=bodies, connections=CONNECTIONS, seconds=environment.sizes.load_s)
+
+
+def build_bodies(ids: list[str]) -> list[bytes]:
+    return [json.dumps({"id": id}).encode() for id in ids]
 
 
 QUERY = Row(

@@ -15,9 +15,14 @@ CONNECTIONS = 64
 
 
 def measure_requests(environment: Environment, load: Load, server: Program, store: BenchStore | None = None) -> Sample:
-    """Return the requests per second and the CPU time (ms) of 1,000 requests in the server and its store."""
+    """Measure the load after a warm-up."""
     if environment.sizes.warm_up_s:
         run_load(environment, replace(load, seconds=environment.sizes.warm_up_s))
+    return measure_load(environment, load, server, store)
+
+
+def measure_load(environment: Environment, load: Load, server: Program, store: BenchStore | None = None) -> Sample:
+    """Return the requests per second and the CPU time (ms) of 1,000 requests in the server and its store."""
     server_before, store_before = server.cpu_s(), _cpu_s(store)
     result = run_load(environment, load)
     server_s, store_s = server.cpu_s() - server_before, _cpu_s(store) - store_before

@@ -5,59 +5,70 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from later.core.signing import make_master
-from scripts.bench.deliveries import ONCE, DueTogether, delivery_row, measure_later
+from scripts.bench.deliveries import DueTogether, pair_contender
 from scripts.bench.environment import Environment
-from scripts.bench.programs import run_api
+from scripts.bench.load import Load
+from scripts.bench.pairs import Turn, measure_pairs, pair_row
+from scripts.bench.programs import Program, run_api
 from scripts.bench.receivers import Listener
-from scripts.bench.results import BenchError, Contender, Row, Sample, ShareOfReference
-from scripts.bench.rows.create import create_load
-from scripts.bench.rows.query import DELAY_MS, query_load
-from scripts.bench.rows.requests import measure_requests
+from scripts.bench.results import AtLeast, BenchError, Contender, Sample
+from scripts.bench.rows import create, query
+from scripts.bench.rows.requests import CONNECTIONS, measure_load
 from scripts.bench.seed import build_task, seed_store
 from scripts.bench.stores import BenchStore, run_store
 
 CREATE, QUERY = "create", "query"
-KEYS_SHARE = 0.95
-SIGNED_SHARE = 0.97
-GUARD_NEW_SHARE = 0.97
-GUARD_KEPT_SHARE = 1.0
+KEYS_RATIO = 0.95
+SIGNED_RATIO = 0.97
+GUARD_NEW_RATIO = 0.97
+GUARD_KEPT_RATIO = 1.0
 
 
 @contextmanager
 def keys_contenders(environment: Environment) -> Iterator[list[Contender]]:
-    """Yield creates and queries, each without keys and then with them."""
     durability = environment.durabilities[0]
     yield [
         Contender(
-            name=f"{call}, {'with' if with_keys else 'without'} keys",
+            name=f"{call}, with a key",
             store=durability,
-            references=[f"{call}, without keys"] if with_keys else [],
-            targets=[ShareOfReference(KEYS_SHARE)] if with_keys else [],
-            measure=partial(measure_calls, environment, durability, call, with_keys=with_keys),
+            targets=[AtLeast("ratio", KEYS_RATIO)],
+            measure=partial(measure_key_pairs, environment, durability, call),
         )
         for call in (CREATE, QUERY)
-        for with_keys in (False, True)
     ]
 
 
-def measure_calls(environment: Environment, durability: str, call: str, *, with_keys: bool) -> Sample:
-    with run_store(environment, durability) as store:
-        key = make_key(store) if with_keys else ""
-        with run_api(environment, "serve", store) as server:
-            if call == CREATE:
-                load = create_load(environment, server.url)
-            else:
-                due_at = int(time.time() * 1000) + DELAY_MS
-                tasks = [build_task(due_at) for _ in range(environment.sizes.queried)]
-                seed_store(store.url, tasks)
-                load = query_load(environment, server.url, [task.id for task in tasks])
-            return measure_requests(environment, replace(load, key=key), server, store)
+def measure_key_pairs(environment: Environment, durability: str, call: str) -> list[Sample]:
+    """Measure a call without keys and with them, on daemons that are both up."""
+    with run_store(environment, durability) as open_store, run_store(environment, durability) as keyed_store:
+        key = make_key(keyed_store)
+        with (
+            run_api(environment, "serve", open_store) as open_server,
+            run_api(environment, "serve", keyed_store) as keyed_server,
+        ):
+            without = build_turn(environment, call, open_server, open_store)
+            with_key = build_turn(environment, call, keyed_server, keyed_store, key)
+            return measure_pairs(without, with_key, environment.sizes.pairs)
+
+
+def build_turn(environment: Environment, call: str, server: Program, store: BenchStore, key: str = "") -> Turn:
+    """Return a turn of requests, and let a first one pass."""
+    bodies: list[bytes] = [create.BODY]
+    if call == QUERY:
+        due_at = int(time.time() * 1000) + query.DELAY_MS
+        tasks = [build_task(due_at) for _ in range(environment.sizes.queried)]
+        seed_store(store.url, tasks)
+        bodies = query.build_bodies([task.id for task in tasks])
+    url, seconds = f"{server.url}/{call}", environment.sizes.turn_s
+    load = Load(url=url, bodies=bodies, connections=CONNECTIONS, seconds=seconds, key=key)
+    turn = partial(measure_load, environment, load, server, store)
+    turn()
+    return turn
 
 
 def make_key(store: BenchStore) -> str:
@@ -83,74 +94,46 @@ def make_key(store: BenchStore) -> str:
 
 @contextmanager
 def signed_contenders(environment: Environment) -> Iterator[list[Contender]]:
-    variables = {"LATER_SIGNING_KEY": make_master().text}
-    yield _with_and_without(
-        environment, ("unsigned", "signed"), Listener(), SIGNED_SHARE, variables | {"LATER_SIGN": "off"}, variables
-    )
+    tasks, key = environment.sizes.turn_tasks, {"LATER_SIGNING_KEY": make_master().text}
+    unsigned = DueTogether(tasks=tasks, variables=key | {"LATER_SIGN": "off"})
+    yield [pair_contender(environment, "signed", unsigned, DueTogether(tasks=tasks, variables=key), bound=SIGNED_RATIO)]
 
 
 @contextmanager
 def guard_contenders(environment: Environment) -> Iterator[list[Contender]]:
-    """Yield deliveries without the guard and with it, on a connection for each call and on kept ones."""
-    listeners = {
-        "a connection for each call": (Listener(keep_alive=False), GUARD_NEW_SHARE),
-        "kept connections": (Listener(), GUARD_KEPT_SHARE),
+    """Yield deliveries with the guard, on a connection for each call and on kept ones."""
+    tasks = environment.sizes.turn_tasks
+    cases = {
+        "a connection for each call": (Listener(keep_alive=False), GUARD_NEW_RATIO),
+        "kept connections": (Listener(), GUARD_KEPT_RATIO),
     }
     yield [
-        contender
-        for name, (listener, share) in listeners.items()
-        for contender in _with_and_without(
+        pair_contender(
             environment,
-            (f"{name}, guard off", f"{name}, guard on"),
-            listener,
-            share,
-            {"LATER_GUARD": "off"},
-            {"LATER_GUARD": "on"},
+            f"{name}, guard on",
+            DueTogether(tasks=tasks, listener=listener, variables={"LATER_GUARD": "off"}),
+            DueTogether(tasks=tasks, listener=listener, variables={"LATER_GUARD": "on"}),
+            bound=ratio,
         )
+        for name, (listener, ratio) in cases.items()
     ]
 
 
-def _with_and_without(
-    environment: Environment,
-    names: tuple[str, str],
-    listener: Listener,
-    share: float,
-    without: Mapping[str, str],
-    with_it: Mapping[str, str],
-) -> list[Contender]:
-    """Return deliveries with one environment and with another, which must reach a share of the first's rate."""
-    durability, skip_reason = environment.durabilities[0], listener.why_missing(environment)
-    due = DueTogether(tasks=environment.sizes.due_together, listener=listener)
-    return [
-        Contender(
-            name=f"later worker, {name}",
-            store=durability,
-            references=[f"later worker, {names[0]}"] if variables is with_it else [],
-            targets=[*([ShareOfReference(share)] if variables is with_it else []), *ONCE],
-            measure=partial(measure_later, environment, replace(due, variables=variables), 1, durability),
-            skip_reason=skip_reason,
-        )
-        for name, variables in zip(names, (without, with_it), strict=True)
-    ]
-
-
-KEYS = Row(
+KEYS = pair_row(
     name="keys",
-    title="single `POST /create` and `POST /query`, 64 connections, without and with API keys",
+    title="single `POST /create` and `POST /query`, 64 connections, in turns of 1 s: with API keys beside none",
     target="with keys ≥ 0.95 of without",
-    figures=("rate",),
-    details=("server_cpu", "store_cpu"),
     contenders=keys_contenders,
 )
-SIGNED = delivery_row(
+SIGNED = pair_row(
     name="signed",
-    title="20,000 tasks due at the same instant, unsigned and signed",
+    title="5,000 tasks due at the same instant, in turns: signed beside unsigned",
     target="signed ≥ 0.97 of unsigned",
     contenders=signed_contenders,
 )
-GUARD = delivery_row(
+GUARD = pair_row(
     name="guard",
-    title="20,000 tasks due at the same instant, without and with the address guard",
+    title="5,000 tasks due at the same instant, in turns: with the address guard beside none",
     target="with the guard ≥ 0.97 on a connection for each call, the same on kept ones",
     contenders=guard_contenders,
 )

@@ -1,0 +1,56 @@
+"""Pairs of turns: two variants of later, both up at once, do the same work in turns, in each of several starts.
+
+Two starts of the same program differ by a fifth, and the machine is not equally fast all the time. So a ratio of two
+runs cannot show a few percent. The two turns of a pair follow one another, and the median of many pairs' ratios, over
+several starts, can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from scripts.bench.results import Row, Sample
+
+Turn = Callable[[], Sample]
+STARTS = 6
+pair_row = partial(
+    Row,
+    figures=("ratio", "cpu_ratio", "rate"),
+    details=("reference_rate", "server_cpu", "reference_cpu", "store_cpu", "receiver_cpu", "early", "twice"),
+    runs=STARTS,
+)
+"""A row of pairs: the ratio of each by rate and by CPU time, and the rate and CPU time of both variants."""
+
+
+def measure_pairs(reference: Turn, variant: Turn, pairs: int) -> list[Sample]:
+    """Let two variants take turns, and return a sample of each pair.
+
+    The order alternates: whichever is first finds the machine as the other one has left it.
+    """
+    samples: list[Sample] = []
+    for number in range(pairs):
+        if number % 2:
+            measured, compared_with = variant(), reference()
+        else:
+            compared_with, measured = reference(), variant()
+        samples.append(compare(compared_with, measured))
+    return samples
+
+
+def compare(reference: Sample, variant: Sample) -> Sample:
+    """Return the variant's sample, with its ratios to the reference, and with what went wrong in either turn.
+
+    The ratio of CPU time is that of the reference's to the variant's, for as much work: it is below 1, too, if the
+    variant is slower, and a busy machine changes it far less. It is left out where CPU time is unknown.
+    """
+    wrong = {name: variant[name] + reference[name] for name in ("early", "twice") if name in variant}
+    by_cpu = {"cpu_ratio": reference["server_cpu"] / variant["server_cpu"]} if variant["server_cpu"] else {}
+    return {
+        **variant,
+        **wrong,
+        **by_cpu,
+        "ratio": variant["rate"] / reference["rate"],
+        "reference_rate": reference["rate"],
+        "reference_cpu": reference["server_cpu"],
+    }
