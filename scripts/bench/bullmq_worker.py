@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from scripts.bench.environment import Environment
-from scripts.bench.processes import ROOT, Process, run_process, wait_until
+from scripts.bench.processes import ROOT, Process, run_for_result, run_process, wait_until
 from scripts.bench.programs import Program
 from scripts.bench.stores import BenchStore
 
@@ -19,6 +20,7 @@ SOURCE = Path(__file__).parent / "bullmq"
 INSTALLED = ROOT / "build" / "bullmq"
 INSTALL_TIMEOUT_S = 120
 SEED_TIMEOUT_S = 120
+FINISH_TIMEOUT_S = 120
 SEEDED_PER_S = 2_000
 """A rate at which BullMQ adds jobs even on a busy machine, in jobs per second."""
 START_S = 2.0
@@ -50,12 +52,19 @@ def install_bullmq(environment: Environment) -> str:
     return ""
 
 
-def seed_jobs(environment: Environment, store: BenchStore, url: str, count: int, due_ms: int) -> None:
-    """Add jobs that are due at one instant."""
+def seed_jobs(environment: Environment, store: BenchStore, count: int, due_ms: int = 0) -> None:
+    """Add jobs that are due at one instant (ms since the epoch; 0: now)."""
     with environment.temporary_folder() as folder:
         arguments = [str(count), str(due_ms)]
-        with run_process(_command(environment, "seed", store, url, *arguments), folder, "bullmq-seed") as process:
+        with run_process(_command(environment, "seed", store, *arguments), folder, "bullmq-seed") as process:
             process.wait_for_end(SEED_TIMEOUT_S)
+
+
+def finish_jobs(environment: Environment, store: BenchStore, count: int) -> dict[str, Any]:
+    """Let its worker claim and finish so many jobs, 64 at a time; return the time and its CPU time (s)."""
+    with environment.temporary_folder() as folder:
+        command_line = _command(environment, "finish", store, str(count))
+        return run_for_result(command_line, folder, "bullmq-finish", FINISH_TIMEOUT_S)
 
 
 @contextmanager
@@ -73,5 +82,5 @@ def _is_ready(worker: Process) -> bool:
     return "ready" in worker.log.read_text()
 
 
-def _command(environment: Environment, command: str, store: BenchStore, url: str, *arguments: str) -> list[str]:
-    return [str(environment.node), str(INSTALLED / "worker.mjs"), command, str(store.socket), url, *arguments]
+def _command(environment: Environment, command: str, store: BenchStore, *arguments: str) -> list[str]:
+    return [str(environment.node), str(INSTALLED / "worker.mjs"), command, str(store.socket), *arguments]

@@ -115,7 +115,7 @@ def measure_bullmq(environment: Environment, tasks: int, processes: int) -> Samp
     with run_store(environment, "none") as store, run_receiver(environment) as receiver:
         preparation_s = bullmq_worker.START_S + tasks / bullmq_worker.SEEDED_PER_S
         due_at = _instant(2 * environment.sizes.lead_s + preparation_s)
-        bullmq_worker.seed_jobs(environment, store, receiver.url, tasks, due_at)
+        bullmq_worker.seed_jobs(environment, store, tasks, due_at)
         with bullmq_worker.run_bullmq(environment, store, receiver.url, processes) as worker:
             sample = _measure(tasks, due_at, receiver, worker.pids, store)
             worker.check()

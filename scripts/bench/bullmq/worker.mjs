@@ -1,4 +1,5 @@
-// BullMQ beside later: `seed` adds jobs that are due at one instant, `work` posts them as later posts its tasks.
+// BullMQ beside later: `seed` adds jobs that are due at one instant (0: at once), `work` posts them as later posts its
+// tasks, `finish` claims and finishes so many of them, doing nothing for each, and prints how long that took.
 import { randomUUID } from 'node:crypto'
 import { Queue, Worker } from 'bullmq'
 import IORedis from 'ioredis'
@@ -6,18 +7,19 @@ import { Pool } from 'undici'
 
 const CHUNK = 1000
 const CONNECTIONS = 256
+const CONSUMERS = 64
 
-const [command, socket, url, count, dueMs] = process.argv.slice(2)
+const [command, socket, ...settings] = process.argv.slice(2)
 const connection = new IORedis({ path: socket, maxRetriesPerRequest: null })
 
-async function seed() {
+async function seed(count, dueMs) {
   const queue = new Queue('order', { connection })
   const due = Number(dueMs)
   for (let added = 0; added < Number(count); added += CHUNK) {
     const jobs = Array.from({ length: Math.min(CHUNK, Number(count) - added) }, () => ({
       name: 'order',
       data: { id: randomUUID(), topic: 'order', content: 'hello', due: new Date(due).toISOString() },
-      opts: { delay: due - Date.now(), attempts: 4, removeOnComplete: true },
+      opts: { delay: Math.max(due - Date.now(), 0), attempts: 4, removeOnComplete: true },
     }))
     await queue.addBulk(jobs)
   }
@@ -25,7 +27,7 @@ async function seed() {
   connection.disconnect()
 }
 
-function work() {
+function work(url) {
   const { origin, pathname } = new URL(url)
   const pool = new Pool(origin, { connections: CONNECTIONS, pipelining: 1 })
 
@@ -58,4 +60,26 @@ function work() {
   worker.on('failed', (job, error) => console.error(error.message))
 }
 
-await (command === 'seed' ? seed() : work())
+async function finish(count) {
+  const worker = new Worker('order', async () => {}, { connection, concurrency: CONSUMERS, autorun: false })
+  worker.on('failed', (job, error) => console.error(error.message))
+  await worker.waitUntilReady()
+  let finished = 0
+  const all = new Promise((resolve) => {
+    worker.on('completed', () => {
+      finished += 1
+      if (finished === Number(count)) resolve()
+    })
+  })
+  const started = performance.now()
+  const before = process.cpuUsage()
+  worker.run()
+  await all
+  const seconds = (performance.now() - started) / 1000
+  const { user, system } = process.cpuUsage(before)
+  await worker.close()
+  connection.disconnect()
+  console.log(JSON.stringify({ seconds, cpu_s: (user + system) / 1e6 }))
+}
+
+await { seed, work, finish }[command](...settings)

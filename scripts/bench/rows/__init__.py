@@ -5,13 +5,14 @@ from scripts.bench.rows.batch import BATCH
 from scripts.bench.rows.bulk import BULK, EXPORT
 from scripts.bench.rows.create import CREATE
 from scripts.bench.rows.deliver import DELIVER, DELIVER_HTTPS, DELIVER_ORIGINS, DELIVER_TOPICS
+from scripts.bench.rows.endless import ENDLESS
 from scripts.bench.rows.idle import IDLE
 from scripts.bench.rows.isolation import ISOLATION
 from scripts.bench.rows.lateness import LATENESS_200, LATENESS_1000, LATENESS_4000
 from scripts.bench.rows.memory import MEMORY
 from scripts.bench.rows.million import MILLION
 from scripts.bench.rows.pending import PENDING
-from scripts.bench.rows.pull import PULL, PULL_100, PULL_WAIT
+from scripts.bench.rows.pull import PULL, PULL_100, PULL_IDLE, PULL_WAIT
 from scripts.bench.rows.query import QUERY
 from scripts.bench.rows.safety import GUARD, KEYS, SIGNED
 from scripts.bench.rows.sweep import SWEEP
@@ -30,9 +31,11 @@ ROWS: tuple[Row, ...] = (
     LATENESS_1000,
     LATENESS_4000,
     ISOLATION,
+    ENDLESS,
     PULL,
     PULL_100,
     PULL_WAIT,
+    PULL_IDLE,
     KEYS,
     SIGNED,
     GUARD,

@@ -45,18 +45,18 @@ def measure_command(environment: Environment, command: str, durability: str, pro
     with run_store(environment, durability) as store:
         if command == "worker":
             with run_worker(environment, store, processes) as daemon:
-                return measure_idle(environment, daemon, store)
+                return measure_idle(daemon, store, environment.sizes.idle_s)
         with run_api(environment, command, store, processes) as daemon:
-            return measure_idle(environment, daemon, store)
+            return measure_idle(daemon, store, environment.sizes.idle_s)
 
 
-def measure_idle(environment: Environment, daemon: Program, store: BenchStore) -> Sample:
-    """Return the CPU time of the busiest process and the load on the store."""
+def measure_idle(daemon: Program, store: BenchStore, seconds: float) -> Sample:
+    """Return the CPU time of the busiest process and the load on the store, in so many seconds."""
     time.sleep(START_UP_S)
     pids = [pid for parent in daemon.pids for pid in process_tree(parent)]
     before, store_before = {pid: cpu_s(pid) for pid in pids}, tree_cpu_s(store.pid)
     trips_before, commands_before, started = _count_round_trips(store), _count_commands(store), time.monotonic()
-    time.sleep(environment.sizes.idle_s)
+    time.sleep(seconds)
     seconds = time.monotonic() - started
     trips, commands = _count_round_trips(store) - trips_before, _count_commands(store) - commands_before
     daemon.check()

@@ -1,71 +1,142 @@
-"""Consumers that claim tasks: one at a time, a hundred at a time, and one that waits for each."""
+"""Consumers that claim tasks: one at a time, a hundred at a time, waiting for each, and waiting where none comes."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
-from urllib.request import Request, urlopen
+from typing import NamedTuple
 
+from scripts.bench import arq_worker, bullmq_worker
+from scripts.bench.api_calls import client_command, let_consumers_claim, read_metric, run_clients
 from scripts.bench.environment import Environment
-from scripts.bench.processes import module_command, run_process, tree_cpu_s
-from scripts.bench.programs import Program, run_api
+from scripts.bench.processes import run_process, tree_cpu_s, wait_until
+from scripts.bench.programs import Program, run_api, run_bare_handlers
+from scripts.bench.raw_pulls import PullCalls, time_pulls
+from scripts.bench.raw_script import RawConnection
 from scripts.bench.results import AtLeast, AtMost, Contender, Row, Sample, ShareOfReference, Target, percentile
-from scripts.bench.rows.create import measure_bare
+from scripts.bench.rows.idle import measure_idle
 from scripts.bench.rows.requests import CONNECTIONS
-from scripts.bench.stores import run_store
+from scripts.bench.seed import build_task, seed_store
+from scripts.bench.stores import BenchStore, run_store
 
 TWO_CALLS = "two calls of a bare handler"
-WITHIN_S = 120.0
-PROPAGATION_S = 2.5
+BULLMQ = "BullMQ, one worker"
+ARQ = "arq, one worker"
+RAW = "raw calls of the two scripts"
+SeedJobs = Callable[[Environment, BenchStore, int], None]
+FinishJobs = Callable[[Environment, BenchStore, int], Mapping[str, float]]
+HUNDRED = 100
+HUNDRED_CONNECTIONS = 4
+
+
+class Consumers(NamedTuple):
+    """Consumers on so many connections, which claim so many tasks, `at_a_time` in each call."""
+
+    tasks: int
+    connections: int
+    at_a_time: int
 
 
 @contextmanager
 def single_contenders(environment: Environment) -> Iterator[list[Contender]]:
-    yield [
-        Contender(name=TWO_CALLS, measure=lambda: {"rate": measure_bare(environment)["rate"] / 2}),
-        *_later_contenders(environment, CONNECTIONS, 1, [ShareOfReference(0.7)], [TWO_CALLS]),
+    consumers = Consumers(environment.sizes.claimed, CONNECTIONS, 1)
+    peers: dict[str, tuple[str, SeedJobs, FinishJobs]] = {
+        BULLMQ: (bullmq_worker.install_bullmq(environment), bullmq_worker.seed_jobs, bullmq_worker.finish_jobs),
+        ARQ: (arq_worker.install_arq(environment), arq_worker.seed_jobs, arq_worker.finish_jobs),
+    }
+    references = [
+        Contender(name=TWO_CALLS, measure=partial(measure_bare, environment, consumers)),
+        *(
+            Contender(
+                name=name,
+                store="none",
+                measure=partial(measure_peer, environment, consumers.tasks, seed, finish),
+                skip_reason=skip_reason,
+            )
+            for name, (skip_reason, seed, finish) in peers.items()
+        ),
     ]
+    targets = [ShareOfReference(0.7), ShareOfReference(1, BULLMQ), ShareOfReference(1, ARQ)]
+    yield _rate_contenders(environment, consumers, references, targets)
 
 
 @contextmanager
 def hundred_contenders(environment: Environment) -> Iterator[list[Contender]]:
-    yield _later_contenders(environment, 4, 100, [AtLeast("rate", 40_000)], [])
+    consumers = Consumers(environment.sizes.queried, HUNDRED_CONNECTIONS, HUNDRED)
+    references = [Contender(name=RAW, store="none", measure=partial(measure_raw, environment, consumers))]
+    yield _rate_contenders(environment, consumers, references, [AtLeast("rate", 40_000), ShareOfReference(0.5)])
 
 
-def _later_contenders(
-    environment: Environment, connections: int, at_a_time: int, targets: Sequence[Target], references: Sequence[str]
+def _rate_contenders(
+    environment: Environment, consumers: Consumers, references: Sequence[Contender], targets: Sequence[Target]
 ) -> list[Contender]:
+    """Return the references, and later with each durability beside them."""
     return [
-        Contender(
-            name="later serve",
-            store=durability,
-            references=references,
-            targets=targets if durability == "none" else (),
-            measure=partial(measure_consumers, environment, durability, connections, at_a_time),
-        )
-        for durability in environment.durabilities
+        *references,
+        *(
+            Contender(
+                name="later serve",
+                store=durability,
+                references=[reference.name for reference in references],
+                targets=targets if durability == "none" else (),
+                measure=partial(measure_consumers, environment, consumers, durability),
+            )
+            for durability in environment.durabilities
+        ),
     ]
 
 
-def measure_consumers(environment: Environment, durability: str, connections: int, at_a_time: int) -> Sample:
-    """Return the tasks per second, and the CPU time (ms) of 1,000 of them."""
-    tasks = environment.sizes.queried if at_a_time > 1 else environment.sizes.queried // 4
+def measure_consumers(environment: Environment, consumers: Consumers, durability: str) -> Sample:
     with run_store(environment, durability) as store, run_api(environment, "serve", store) as server:
-        _pull(server)
-        _run_consumers(environment, "create", {"url": server.url, "tasks": tasks})
-        server_before, store_before = server.cpu_s(), tree_cpu_s(store.pid)
-        settings = {"url": server.url, "connections": connections, "at_a_time": at_a_time}
-        result = _run_consumers(environment, "rate", settings)
-        per_1000 = 1_000_000 / tasks  # of seconds, in ms
+        let_consumers_claim(server, "topics/jobs")
+        run_clients(environment, "create", {"url": server.url, "tasks": consumers.tasks})
+        store_before = tree_cpu_s(store.pid)
+        sample = _consume(environment, consumers, server)
+        return sample | {"store_cpu": (tree_cpu_s(store.pid) - store_before) * 1_000_000 / consumers.tasks}
+
+
+def measure_bare(environment: Environment, consumers: Consumers) -> Sample:
+    """Measure handlers that answer the same consumers with as much, and do nothing else."""
+    with run_bare_handlers(environment, "claim", "ack") as server:
+        return _consume(environment, consumers, server)
+
+
+def _consume(environment: Environment, consumers: Consumers, server: Program) -> dict[str, float]:
+    """Return the tasks per second, and the CPU time (ms) of 1,000 of them in the server and in the consumers."""
+    before = server.cpu_s()
+    result = run_clients(environment, "rate", {"url": server.url, **consumers._asdict()})
+    per_1000 = 1_000_000 / result["tasks"]  # of seconds, in ms
+    return {
+        "rate": result["tasks"] / result["seconds"],
+        "server_cpu": (server.cpu_s() - before) * per_1000,
+        "consumer_cpu": result["cpu_s"] * per_1000,
+    }
+
+
+def measure_peer(environment: Environment, jobs: int, seed: SeedJobs, finish: FinishJobs) -> Sample:
+    """Return the jobs per second, and the CPU time (ms) of 1,000 in the worker, which consumes them, and the store."""
+    with run_store(environment, "none") as store:
+        seed(environment, store, jobs)
+        before = tree_cpu_s(store.pid)
+        result = finish(environment, store, jobs)
+        per_1000 = 1_000_000 / jobs  # of seconds, in ms
         return {
-            "rate": result["tasks"] / result["seconds"],
-            "server_cpu": (server.cpu_s() - server_before) * per_1000,
-            "store_cpu": (tree_cpu_s(store.pid) - store_before) * per_1000,
+            "rate": jobs / result["seconds"],
+            "server_cpu": result["cpu_s"] * per_1000,
+            "store_cpu": (tree_cpu_s(store.pid) - before) * per_1000,
         }
+
+
+def measure_raw(environment: Environment, consumers: Consumers) -> Sample:
+    tasks, now = consumers.tasks, int(time.time() * 1000)
+    with run_store(environment, "none") as store, RawConnection(store.socket) as connection:
+        seed_store(store.url, (build_task(now, callback="", topic="jobs") for _ in range(tasks)))
+        connection.load_scripts()
+        before = tree_cpu_s(store.pid)
+        seconds = time_pulls(connection, PullCalls("jobs", consumers.at_a_time), tasks, consumers.connections)
+        return {"rate": tasks / seconds, "store_cpu": (tree_cpu_s(store.pid) - before) * 1_000_000 / tasks}
 
 
 @contextmanager
@@ -84,46 +155,64 @@ def wait_contenders(environment: Environment) -> Iterator[list[Contender]]:
 def measure_waits(environment: Environment, processes: int) -> Sample:
     """Return the times from a create's answer to that of the claim that waited for its task."""
     with run_store(environment, "none") as store, run_api(environment, "serve", store, processes) as server:
-        _pull(server)
+        let_consumers_claim(server, "topics/jobs")
         settings = {"url": server.url, "tasks": environment.sizes.waits}
-        waits = sorted(_run_consumers(environment, "waits", settings)["waits"])
+        waits = sorted(run_clients(environment, "waits", settings)["waits"])
         return {"p50": percentile(waits, 50), "p99": percentile(waits, 99), "most": waits[-1]}
 
 
-def _pull(server: Program) -> None:
-    """Let the topic's tasks be claimed, and wait until every process knows it."""
-    request = Request(f"{server.url}/topics/jobs/policy", json.dumps({"deliver": "pull"}).encode(), method="PATCH")
-    with urlopen(request, timeout=WITHIN_S):
-        time.sleep(PROPAGATION_S)
+@contextmanager
+def waiters_contenders(environment: Environment) -> Iterator[list[Contender]]:
+    yield [
+        Contender(
+            name=f"later serve, {environment.sizes.waiters:,} claims",
+            store="none",
+            targets=[AtMost("waiters_cpu", 2)],
+            measure=partial(measure_waiters, environment),
+        )
+    ]
 
 
-def _run_consumers(environment: Environment, what: str, settings: Mapping[str, object]) -> dict[str, Any]:
-    command = module_command("consumer_load", what, json.dumps(settings))
-    with environment.temporary_folder() as folder, run_process(command, folder, "consumers") as process:
-        process.wait_for_end(WITHIN_S)
-        return dict(json.loads(process.log.read_text().splitlines()[-1]))
+def measure_waiters(environment: Environment) -> Sample:
+    """Return the CPU time of a daemon while claims wait; that of `waiters_cpu` is without what it takes when idle."""
+    waiters, seconds = environment.sizes.waiters, environment.sizes.waiters_s
+    with run_store(environment, "none") as store, run_api(environment, "serve", store) as server:
+        let_consumers_claim(server, "namespaces/bench")
+        idle = measure_idle(server, store, seconds)
+        command = client_command("idle", {"url": server.url, "waiters": waiters})
+        with environment.temporary_folder() as folder, run_process(command, folder, "waiters") as process:
+            wait_until(lambda: read_metric(server, "later_claim_waiters") == waiters, f"{waiters} claims wait", process)
+            waiting = measure_idle(server, store, seconds)
+            process.check()
+    return {**waiting, "waiters_cpu": waiting["cpu"] - idle["cpu"]}
 
 
-PULL = Row(
+rate_row = partial(Row, figures=("rate",), details=("server_cpu", "consumer_cpu", "store_cpu"))
+PULL = rate_row(
     name="pull",
-    title="`POST /claim` and `/ack` of one task, 64 connections",
-    target="≥ 0.7 of two calls of the bare handler",
-    figures=("rate",),
-    details=("server_cpu", "store_cpu"),
+    title="25,000 tasks: `POST /claim` and `/ack` of each, 64 connections",
+    target="≥ 0.7 of two calls of a bare handler by the same consumers; more than BullMQ and arq, 64 jobs at a time",
     contenders=single_contenders,
 )
-PULL_100 = Row(
+PULL_100 = rate_row(
     name="pull-100",
-    title="`POST /claim` of 100 tasks, with the 100 before as `done`, 4 connections",
-    target="≥ 40,000/s",
-    figures=("rate",),
-    details=("server_cpu", "store_cpu"),
+    title="100,000 tasks: `POST /claim` of 100, with the 100 before as `done`, 4 connections",
+    target="≥ 40,000/s, ≥ 0.5 of the raw calls",
     contenders=hundred_contenders,
 )
 PULL_WAIT = Row(
     name="pull-wait",
-    title="from a create's answer to that of the claim that waited for its task",
+    title="from a create's answer to that of the claim that waited for its task, on 8 connections each",
     target="p99 ≤ 5 ms in one process, ≤ 20 ms in two",
     figures=("p50", "p99", "most"),
     contenders=wait_contenders,
+)
+PULL_IDLE = Row(
+    name="pull-idle",
+    title="1,000 claims that wait on 1,000 topics, where no task comes",
+    target="≤ 2 % of a core more than without them",
+    figures=("waiters_cpu", "cpu"),
+    details=("store_busy", "commands", "round_trips"),
+    contenders=waiters_contenders,
+    runs=1,
 )
