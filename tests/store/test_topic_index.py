@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from later.core.policy_scopes import namespace_from_topic
+from later.store import topic_index
 from later.store.keys import Bucket
 from later.store.schema import INDEX_IS_COMPLETE
 from later.store.scripts import Command
@@ -182,6 +184,16 @@ class TestNamespaces:
         assert await page(store, declared=["shop/z", "shopping/a"], namespace=namespace) == topics
         for n, name in enumerate(topics):
             assert await page(store, 1, declared=["shop/z"], namespace=namespace, after=name) == topics[n + 1 : n + 2]
+
+    async def test_all_names_of_a_namespace_are_read_a_few_at_a_time(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(topic_index, "SLICE", 2)
+        names = (*self.NAMES, *(f"shop/{n}" for n in range(9)), *(f"topic{n}" for n in range(9)))
+        await create(store, *names)
+        for namespace in ("shop", "shopping", "default", "nobody"):
+            own = {name for name in names if namespace_from_topic(name) == namespace}
+            assert await store.topic_index.names(namespace) == own
 
     async def test_a_large_namespace_is_passed_over_in_a_step(
         self, store: StoreFixture, sent: list[tuple[Command, Any]]
