@@ -23,7 +23,7 @@ from later.api.claim_requests import (
     parse_wanted,
 )
 from later.api.json_response import json_response
-from later.api.leases import LEASE_BYTES, LeaseHandlers, lost_tokens, own_leases, report_death
+from later.api.leases import LEASE_BYTES, LeaseHandlers, lost_tokens, own_leases, report_pull
 from later.api.load_shedding import PendingWrites
 from later.api.requests import read_body
 from later.api.response_schemas import ClaimResponse, claimed_task_view
@@ -186,10 +186,7 @@ class ClaimHandlers:
         results = await self._store.pulls.claim(requests, now, remember_until)
         for result in results:
             if isinstance(result, PullResult):
-                for claim, verdict, _ in result.deaths:
-                    report_death(self._metrics, claim.id, claim.topic, verdict)
-                if result.orphans:
-                    self._metrics.orphan_entries.inc(result.orphans)
+                report_pull(self._metrics, result)
                 if result.acked:
                     self._metrics.consumers.acked.inc(result.acked.count(True))
         return results

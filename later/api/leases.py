@@ -31,6 +31,7 @@ from later.core.retry import Nack, SettleTarget, Verdict
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
+from later.store.pull_plan import PullResult
 from later.store.pulls import LeaseNack
 
 LEASE_BYTES = 800
@@ -208,6 +209,14 @@ def lost_tokens(tokens: Sequence[str], leases: Leases, answers: Sequence[bool | 
         if answer:
             kept.add(token)
     return [token for token in tokens if token not in kept]
+
+
+def report_pull(metrics: Metrics, result: PullResult) -> None:
+    """Report the tasks that died at a pull, and count the orphan entries that it removed."""
+    for claim, verdict, _ in result.deaths:
+        report_death(metrics, claim.id, claim.topic, verdict)
+    if result.orphans:
+        metrics.orphan_entries.inc(result.orphans)
 
 
 def report_death(metrics: Metrics, id: str, topic: str, verdict: Verdict) -> None:

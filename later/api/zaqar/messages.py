@@ -15,7 +15,7 @@ from later.api.authorization import Authorization
 from later.api.batch import ITEMS_PER_TURN
 from later.api.due_signals import DueSignals
 from later.api.json_response import json_response
-from later.api.leases import flattened, report_death
+from later.api.leases import flattened, report_pull
 from later.api.load_shedding import PendingWrites
 from later.api.requests import path_parameter, read_body
 from later.api.task_answers import BytesInAnswers, send
@@ -312,8 +312,7 @@ class MessageHandlers:
         result = await self._store.claim_records.pop(
             topic, count, now, self._remember_until(now.high), policy.max_claims
         )
-        for claim, verdict, _ in result.deaths:
-            report_death(self._metrics, claim.id, claim.topic, verdict)
+        report_pull(self._metrics, result)
         if result.tasks:
             self._metrics.consumers.claimed.inc(topic, count=len(result.tasks))
             self._metrics.consumers.acked.inc(len(result.tasks))
