@@ -45,7 +45,7 @@ def test_the_commands_show_a_queue_and_its_messages(daemon: Daemon, client: Clie
     listed = run(daemon, "list", topic)
     assert [(task["id"], task["content"], task["callback"]) for task in listed] == [
         (now[0], '{"number": 1}', None),
-        (far[0], '"far"', None),
+        (far[0], "far", None),
     ]
     assert query(daemon.url, far[0])["topic"] == topic
 
