@@ -42,7 +42,7 @@ class Expirer:
         if not expired:
             return TickResult(0, None)
         deaths = [(task, expiry_failure(task.failure, now)) for task in expired]
-        policies = self._store.policies.latest
+        policies = await self._store.policies.current()
         if policies.dead_letter_topics:
             results = await self._store.dead_letter_topics.expire(deaths, now, policies)
         else:

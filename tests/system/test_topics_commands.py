@@ -66,6 +66,7 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
         "deliver": "pull", "claim_lease": "1m", "max_claims": "5", "dead_to": "x/failed", "dead_ttl": "1d",
     }  # fmt: skip
     assert list(given) == list(POLICY_FIELDS)
+    run_json(up, "topics", "set", "x/failed", "--deliver", "pull")  # otherwise it is warned of
     options = {name: f"--{name.replace('_', '-')}" for name in POLICY_FIELDS}
     for group, scope in (("topics", "x/order"), ("namespaces", "x")):
         words = [word for name, text in given.items() for word in (options[name], text)]

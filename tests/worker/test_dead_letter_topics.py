@@ -88,6 +88,18 @@ async def test_a_ttl_that_ends_moves_a_task_wherever_it_waits(store: StoreFixtur
     await assert_sound(store, worker.at)
 
 
+async def test_a_worker_that_has_just_started_asks_for_the_policies_before_it_lets_tasks_expire(
+    store: StoreFixture,
+) -> None:
+    task = a_task(delay=60, ttl=5)
+    await store.tasks.create([task])
+    await a_worker(store)
+    started = ManualWorker(store, FakeSender())
+    started.at = NOW + 5000
+    await started.expirer.tick(started.at)
+    assert await death_of(started, task) == ("order", "expired", 0)
+
+
 async def test_a_task_that_expires_while_due_moves_when_it_is_claimed(store: StoreFixture) -> None:
     task = a_task(ttl=5)
     await store.tasks.create([task])
