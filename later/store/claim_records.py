@@ -24,7 +24,7 @@ from later.core.lease import Lease
 from later.core.task import Task, pack_id, unpack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import pairs, raise_errors
+from later.store.codec import raise_errors
 from later.store.expiry import Expiry
 from later.store.keys import CLAIM_NAME_CHARS, Bucket, Keys, Shard
 from later.store.lookup import Lookup
@@ -37,7 +37,7 @@ POP_LEASE_MS = 60_000
 """The leases of tasks that are claimed to be removed at once."""
 
 
-class ClaimedTask(NamedTuple):
+class HeldTask(NamedTuple):
     """A task that a claim holds: its ttl ends when the index says. `attempt` is the number of its claim."""
 
     task: Task
@@ -48,7 +48,7 @@ class OpenClaim(NamedTuple):
     """A claim that holds one task at least, and its tasks by due time and id."""
 
     record: ClaimRecord
-    tasks: list[ClaimedTask]
+    tasks: list[HeldTask]
 
 
 class _Part(NamedTuple):
@@ -115,15 +115,15 @@ class ClaimRecords:
             return None
         ends = await self.ends(held)
         tasks = [
-            ClaimedTask(msgspec.structs.replace(record.task, expires_at=ends.get(record.id)), record.attempts)
+            HeldTask(msgspec.structs.replace(record.task, expires_at=ends.get(record.id)), record.attempts)
             for record in held
             if isinstance(record.task, Task)
         ]
         tasks.sort(key=lambda claimed: (leases[claimed.task.id].due_at, pack_id(claimed.task.id)))
         return OpenClaim(max((part.record for part in parts), key=lambda record: record.since), tasks)
 
-    async def update(self, topic: str, claim_id: str, ttl_ms: int, grace_ms: int, now: Interval) -> bool:
-        """Let a claim last for `ttl_ms` from now on; return False if it holds no task. Two round trips."""
+    async def update(self, topic: str, claim_id: str, ttl_ms: int, grace_ms: int, now: Interval) -> int:
+        """Let a claim last for `ttl_ms` from now on; return how many tasks it holds. Two round trips."""
         record = ClaimRecord(claim_id, topic, now.low, ttl_ms, grace_ms)
         commands: list[Command] = []
         for shard, _, leases in await self._read_parts(topic, claim_id, now):
@@ -133,7 +133,7 @@ class ClaimRecords:
             for lease in leases:
                 arguments += [pack_id(lease.id), lease.fence]
             commands.append(scripts.EXTEND.call(keys, arguments))
-        return any(1 in answer for answer in await self._client.execute_all("extend", commands))
+        return sum(sum(answer) for answer in await self._client.execute_all("extend", commands))
 
     async def release(self, topic: str, claim_id: str, now: Interval) -> list[Lease]:
         """Give back the tasks that a claim holds, due as before and without an attempt; return their leases.
@@ -183,11 +183,11 @@ class ClaimRecords:
         shards = self._keys.shards_of_claim(claim_id)
         commands: list[Command] = [("HGETALL", shard.claim_record(claim_id)) for shard in shards]
         parts: list[_Part] = []
-        for shard, answer in zip(shards, await self._client.execute_all("read", commands), strict=True):
-            fields = dict(pairs(answer))
-            if not fields:
+        for shard, fields in zip(shards, await self._client.execute_all("read", commands), strict=True):
+            written = fields.pop(b"", None)
+            if written is None:
                 continue
-            record = decode_record(claim_id, fields.pop(b""))
+            record = decode_record(claim_id, written)
             if record.topic != topic or record.lease_end <= now.low:
                 continue
             leases: list[Lease] = []

@@ -12,10 +12,11 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from later.core.errors import UnreadableBody
+from later.core.policy import MAX_CLAIM_LEASE_MS
 from later.core.task import Task, decode_task, unpack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.keys import Bucket, Keys, Shard, expiry_member
+from later.store.keys import Bucket, Keys, Shard, expiry_member, glob_escape
 from later.store.scripts import Argument, Command, Script
 
 SLICE = 200
@@ -23,12 +24,14 @@ SLICE = 200
 SCAN_SLICE = 1000
 PREFERENCE = (Bucket.UNACK, Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
 """The order in which a task in several buckets prefers them: its delivery may be under way, or its pause not over."""
+NO_END = -1
+"""The answer of PTTL for a key that has no TTL."""
 UNKNOWN_TOPIC = b"unknown"
 """The topic for a task whose body cannot be read."""
 
 
 class Defect(StrEnum):
-    """A defect of a task, or of a topic's wake entry."""
+    """A defect of a task, of a topic's wake entry, or of a claim record."""
 
     SEVERAL = "several"
     NOWHERE = "nowhere"
@@ -39,6 +42,7 @@ class Defect(StrEnum):
     WAKE_MISSING = "wake-missing"
     WAKE_STALE = "wake-stale"
     WAKE_WRONG = "wake-wrong"
+    CLAIM_ENDLESS = "claim-endless"
 
 
 DESCRIPTIONS = {
@@ -51,13 +55,14 @@ DESCRIPTIONS = {
     Defect.WAKE_MISSING: "has no wake entry",
     Defect.WAKE_STALE: "is empty, but has a wake entry",
     Defect.WAKE_WRONG: "has a wrong wake entry",
+    Defect.CLAIM_ENDLESS: "has no end",
 }
 
 
 class Finding(NamedTuple):
-    """A defect of the task `id`, or of the wake entry of a topic's `bucket` (`id` is None then).
+    """A defect of the task `id`, of the wake entry of a topic's `bucket`, or of a claim record (both are None then).
 
-    `topic` is None if it is unknown; `where` lists the places in which the task was found.
+    `topic` is None if it is unknown; `where` lists the places in which the task was found, or has the record's id.
     """
 
     kind: Defect
@@ -70,7 +75,9 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         topic = "" if self.topic is None else f"topic '{_printable(self.topic)}', "
         where = f": {', '.join(self.where)}" if self.where else ""
-        subject = f"bucket {self.bucket}" if self.id is None else f"task {unpack_id(self.id)!r}"
+        subject = "claim record" if self.bucket is None else f"bucket {self.bucket}"
+        if self.id is not None:
+            subject = f"task {unpack_id(self.id)!r}"
         return f"{subject} ({topic}shard {self.shard}) {DESCRIPTIONS[self.kind]}{where}"
 
 
@@ -146,14 +153,20 @@ class Doctor:
                     yield examination.finding(defect)
             async for finding in self._wake_findings(shard, now):
                 yield finding
+            async for finding in self._record_findings(shard):
+                yield finding
 
     async def repair(self, finding: Finding, now: int) -> bool:
         """Repair the subject of a finding, in its present state. Return False if nothing is wrong any more.
 
         A task stays in the first of the `PREFERENCE` buckets of its own topic that holds it. If none does, it becomes
-        due now, or, if its body cannot be read, dead in the topic "unknown". An id without a body is removed.
+        due now, or, if its body cannot be read, dead in the topic "unknown". An id without a body is removed. A claim
+        record is kept for as long as a claim may last.
         """
         shard = self._keys.shards[finding.shard]
+        if finding.kind is Defect.CLAIM_ENDLESS:
+            record = shard.claim_record(finding.where[0])
+            return bool(await self._client.execute("doctor", ("PEXPIRE", record, MAX_CLAIM_LEASE_MS, "NX")))
         if finding.bucket is not None:
             assert finding.topic is not None
             command = _wake_command(scripts.REPAIR_WAKE, shard, finding.bucket, finding.topic, now)
@@ -284,6 +297,16 @@ class Doctor:
             for (bucket, topic), fault in zip(some, await self._client.execute_all("doctor", commands), strict=True):
                 if fault:
                     yield Finding(Defect(f"wake-{fault.decode()}"), shard.index, None, topic, bucket, ())
+
+    async def _record_findings(self, shard: Shard) -> AsyncIterator[Finding]:
+        """Yield the claim records that would never be removed."""
+        options = ("MATCH", glob_escape(shard.claim_record_prefix) + b"*", "COUNT", SCAN_SLICE)
+        async for keys in self._scan(("SCAN",), options):
+            lasting = await self._client.execute_all("doctor", [("PTTL", key) for key in keys])
+            for key, left_ms in zip(keys, lasting, strict=True):
+                if left_ms == NO_END:
+                    claim_id = _printable(key.removeprefix(shard.claim_record_prefix))
+                    yield Finding(Defect.CLAIM_ENDLESS, shard.index, None, None, None, (claim_id,))
 
     async def _scan(self, scan: Command, options: Command) -> AsyncIterator[Any]:
         """Yield the results of a SCAN, HSCAN or ZSCAN, slice by slice."""

@@ -104,6 +104,35 @@ async def extending(store: StoreFixture, tasks: list[Task]) -> Counts:
     return await commands_of(store, lambda: store.pulls.extend(leases, NOW + 2 * LEASE_MS))
 
 
+async def claim_together(store: StoreFixture) -> str:
+    """Claim all due tasks under one id, and return it."""
+    return (await store.claim_records.claim("order", LEASE_MS, LEASE_MS, 100, Interval(NOW, NOW))).tasks[0].claim_id
+
+
+async def claiming_together(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    return await commands_of(store, lambda: claim_together(store))
+
+
+async def reading_a_claim(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    claim_id = await claim_together(store)
+    await store.lookup.query([tasks[0].id])
+    return await commands_of(store, lambda: store.claim_records.read("order", claim_id, Interval(NOW, NOW)))
+
+
+async def extending_a_claim(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    claim_id, now = await claim_together(store), Interval(NOW, NOW)
+    return await commands_of(store, lambda: store.claim_records.update("order", claim_id, LEASE_MS, LEASE_MS, now))
+
+
+async def releasing_a_claim(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    claim_id = await claim_together(store)
+    return await commands_of(store, lambda: store.claim_records.release("order", claim_id, Interval(NOW, NOW)))
+
+
 async def settling_done(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
     settlements = [done(claim) for claim in await claim_due(store)]
@@ -236,6 +265,19 @@ async def scripts(store: StoreFixture) -> None:
             "evalsha": 1, "zrem": 3, "hmget": 1, "zmscore": 1, "hdel": 1, "zrange": 1, "zadd": 2, "publish": 1,
         }),
         (extending, {"evalsha": 1, "zrem": 2, "hmget": 1, "zmscore": 1, "zrange": 1, "zadd": 2}),
+        (claiming_together, {
+            "evalsha": 1, "zrangebyscore": 1, "zrange": 1, "hmget": 3, "zmscore": 3, "zrem": 2, "zadd": 3, "hset": 2,
+            "pexpire": 1,
+        }),
+        (reading_a_claim, {"hgetall": 1, "evalsha": 1, "hmget": 3, "zmscore": 5}),
+        (extending_a_claim, {
+            "hgetall": 1, "evalsha": 1, "zrem": 2, "hmget": 1, "zmscore": 1, "zrange": 1, "exists": 1, "zadd": 3,
+            "hset": 1, "pexpire": 1,
+        }),
+        (releasing_a_claim, {
+            "hgetall": 1, "evalsha": 1, "zrem": 3, "hmget": 1, "zmscore": 1, "hdel": 1, "zrange": 1, "zadd": 2,
+            "publish": 1, "del": 1,
+        }),
         (deleting, {"hmget": 5, "zmscore": 1, "evalsha": 2, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
     ],
 )  # fmt: skip

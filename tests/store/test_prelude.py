@@ -123,7 +123,9 @@ class TestTasks:
     async def test_expiry_member_is_the_same_in_lua_and_python(self, store: StoreFixture) -> None:
         assert await run(store, "return expiry_member('order', 'a')") == expiry_member(b"order", b"a")
 
-    @pytest.mark.parametrize(("entry", "parsed"), [("3 17", [3, b"17"]), ("x", [0]), ("", [0])])
+    @pytest.mark.parametrize(
+        ("entry", "parsed"), [("3 17", [3, b"17"]), ("3 17 5f", [3, b"17"]), ("x", [0]), ("", [0])]
+    )
     async def test_begun_and_fence_reads_an_entry_of_attempts(
         self, store: StoreFixture, entry: str, parsed: list[Any]
     ) -> None:

@@ -27,7 +27,7 @@ STORE = Path(later.__file__).parent / "store"
 DAEMONS = ("later", "later-api", "later-worker")
 CONNECTION = {"ping", "select", "client|setname", "evalsha", "evalsha_ro", "script|load"}
 """Commands that redis-py and the client need, whatever the verb."""
-OPERATOR_ONLY = {"config|get", "scan", "hscan", "xrange"}
+OPERATOR_ONLY = {"config|get", "scan", "hscan", "pttl", "xrange"}
 """Commands of `status`, `doctor` and `audit`, which people run."""
 
 

@@ -22,10 +22,10 @@ from later.store.open import Store
 def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
     """Check the whole store; with --repair, repair it.
 
-    Checks that every task is in exactly one bucket, that every entry of a bucket is a task, and that every entry of a
-    wake set is right. Safe while workers run. --repair also lists topics again that an older version created. Exit
-    status 1 if something is wrong and was not repaired. Warns if the store's clock is more than a minute from this
-    machine's, and if signing secrets need a key that --signing-key lacks.
+    Checks that every task is in exactly one bucket, that every entry of a bucket is a task, that every entry of a
+    wake set is right, and that every record of a claim has an end. Safe while workers run. --repair also lists topics
+    again that an older version created. Exit status 1 if something is wrong and was not repaired. Warns if the store's
+    clock is more than a minute from this machine's, and if signing secrets need a key that --signing-key lacks.
     """
     config = load_config("doctor", flags)
     masters = read_masters(config)
