@@ -34,6 +34,10 @@ class DueSignals:
         if record.state is Bucket.DELAY:
             self.tasks_moved(record.topic, record.score, 1)
 
+    def task_given_back(self, topic: str, due_at: int) -> None:
+        """Signal a task that is due again, as before (ms); the store's verb has told other processes of it."""
+        self._queues.signal(topic, due_at, 1)
+
     def tasks_moved(self, topic: str, due_at: int, count: int) -> None:
         """Signal tasks of one topic that were moved to delay, where they are due at the same time (ms).
 

@@ -89,7 +89,7 @@ async def send(request: web.Request, response: JsonResponse) -> JsonResponse:
     return response
 
 
-async def is_sent(request: web.Request, response: JsonResponse) -> bool:
+async def is_sent(request: web.Request, response: web.StreamResponse) -> bool:
     """Send an answer as `send` does; return False if the client has disconnected, or was."""
     try:
         async with asyncio.timeout(SEND_TIMEOUT_S):

@@ -10,6 +10,7 @@ from later.api.load_shedding import PendingWrites
 from later.api.routes import Route
 from later.api.task_answers import BytesInAnswers
 from later.api.zaqar.error_answers import ROOT
+from later.api.zaqar.message_claims import MessageClaimHandlers
 from later.api.zaqar.messages import MessageHandlers
 from later.api.zaqar.protocol import ZaqarHandler, check_calls
 from later.api.zaqar.queue_list import QueueListHandler
@@ -52,11 +53,19 @@ def zaqar_routes(
         remember_ms=remember_ms,
         max_body=max_body,
     )
+    claims = MessageClaimHandlers(
+        store=store,
+        metrics=metrics,
+        authorization=authorization,
+        pending_writes=pending_writes,
+        signals=signals,
+        bytes_in_answers=bytes_in_answers,
+    )
     return [
         *_service_routes(ServiceHandlers(store=store, pending_writes=pending_writes, why_not_ready=why_not_ready)),
         *_queue_routes(store),
         *_message_routes(messages),
-        # claims: *_message_claim_routes(MessageClaimHandlers(…)), here
+        *_message_claim_routes(claims),
     ]
 
 
@@ -98,6 +107,15 @@ def _message_routes(messages: MessageHandlers) -> list[Route]:
         _route("GET", MESSAGE, messages.get_message, Scope.READ, "Message could not be retrieved."),
         _route("DELETE", MESSAGE, messages.delete_message, NoScope.ANY_KEY, "Message could not be deleted."),
     ]  # fmt: skip
+
+
+def _message_claim_routes(claims: MessageClaimHandlers) -> list[Route]:
+    return [
+        _route("POST", CLAIMS, claims.create, Scope.CLAIM, "Claim could not be created."),
+        _route("GET", CLAIM, claims.show, Scope.CLAIM, "Claim could not be queried."),
+        _route("PATCH", CLAIM, claims.update, Scope.CLAIM, "Claim could not be updated."),
+        _route("DELETE", CLAIM, claims.release, Scope.CLAIM, "Claim could not be deleted."),
+    ]
 
 
 def _route(

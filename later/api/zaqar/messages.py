@@ -21,6 +21,7 @@ from later.api.requests import path_parameter, read_body
 from later.api.task_answers import BytesInAnswers, send
 from later.api.task_creation import create_tasks
 from later.api.zaqar.error_answers import ZaqarError, invalid_request, not_found
+from later.api.zaqar.message_claims import claimable_policy
 from later.api.zaqar.message_fields import (
     admit_messages,
     check_post_size,
@@ -293,20 +294,9 @@ class MessageHandlers:
             return await send(request, json_response({"messages": messages}))
 
     async def _claim_and_delete(self, topic: str, count: int) -> list[PulledTask]:
-        """Claim due messages and remove them; none of a queue that is paused, or that is not there.
-
-        Raises:
-            PushedTopic: the tasks of the topic are delivered to their callbacks.
-        """
-        policy = (await self._store.policies.current()).for_topic(topic)
-        if policy.deliver is not PULL:
-            queue = await self._store.queues.get(topic)  # which another process may have made a moment ago
-            if queue is None:
-                return []
-            policy = queue.policy
-            if policy.deliver is not PULL:
-                raise PushedTopic(topic)
-        if policy.paused:
+        """Claim due messages and remove them, if there is such a queue and it is not paused. Raises PushedTopic."""
+        policy = await claimable_policy(self._store, topic)
+        if policy is None:
             return []
         now = await self._store.time.now()
         result = await self._store.claim_records.pop(
