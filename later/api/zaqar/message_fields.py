@@ -196,8 +196,11 @@ def message_view(
 
 
 def shown_ttl_s(created_at: int, ends_at: int | None) -> int:
-    """Return the ttl that a message shows: from its birth to its end (ms), or Zaqar's longest if it has no end."""
-    return MAX_MESSAGE_TTL_S if ends_at is None else -((created_at - ends_at) // 1000)
+    """Return the ttl that a message shows: from its birth to its end (ms), or Zaqar's longest if it has no end.
+
+    It is rounded down, as its age is: a message that is claimed at once shows the ttl and the grace of its claim.
+    """
+    return MAX_MESSAGE_TTL_S if ends_at is None else (ends_at - created_at) // 1000
 
 
 class ShownMessage(NamedTuple):
