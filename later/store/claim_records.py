@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from later.core.clock import Interval
-from later.core.errors import LaterError, NotFound
+from later.core.errors import LaterError, NotFound, StoreDown
 from later.core.lease import Lease
 from later.core.task import Task, pack_id, unpack_id
 from later.store import scripts
@@ -84,11 +84,21 @@ class ClaimRecords:
     ) -> PullResult:
         """Claim due tasks and remove them; return those that this has removed. `remember_until` is as for an ack.
 
+        A task is also returned if it is not known whether it was removed: it may come again, but it is not lost.
+
         Two round trips, or three with several shards.
         """
         result = await self._pull(PullRequest([PullTopic(topic, limit, POP_LEASE_MS, max_claims)], limit), now)
-        answers = await self._pulls.ack([pulled.lease for pulled in result.tasks], remember_until)
-        popped = [pulled for pulled, answer in zip(result.tasks, answers, strict=True) if answer is True]
+        answers: list[bool | LaterError]
+        try:
+            answers = await self._pulls.ack([pulled.lease for pulled in result.tasks], remember_until)
+        except StoreDown as error:
+            answers = [error] * len(result.tasks)
+        popped = [
+            pulled
+            for pulled, answer in zip(result.tasks, answers, strict=True)
+            if answer is True or (isinstance(answer, StoreDown) and answer.unknown)
+        ]
         if not popped:
             raise_errors(answers)
         return result._replace(tasks=popped)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 
 from later.core.clock import Interval
+from later.core.errors import StoreDown
 from later.core.retry import Verdict
 from later.core.task import Task, pack_id
 from later.store.claim_records import HeldTask
 from later.store.doctor import Defect
 from later.store.keys import Bucket, Keys
 from later.store.pull_plan import PulledTask, PullRequest, PullTopic
+from later.store.scripts import BY_SHA
 from later.store.types import ClaimRecord, TaskRecord, decode_record
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 from tests.store.inspection import ask, assert_sound, findings, locate, pairs, read_contents, release_due
+from tests.store.test_crash import CutConnection
 from tests.store_fixture import StoreFixture
 
 TTL_MS, GRACE_MS = 100_000, 60_000
@@ -361,3 +364,22 @@ def test_no_other_text_is_the_id_of_a_claim(shards: int, claim_id: str) -> None:
 def test_a_record_is_read_as_it_was_written() -> None:
     record = ClaimRecord("f" * 24, "team/jobs", NOW, TTL_MS, GRACE_MS)
     assert decode_record(record.claim_id, record.encode().encode()) == record
+
+
+@pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
+async def test_a_pop_hands_out_what_it_has_perhaps_removed_and_leaves_what_it_has_not(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, answer_lost: bool
+) -> None:
+    await store.tasks.create([a_task(id="a")])
+    await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    connection = CutConnection(monkeypatch)
+    connection.cut_at, connection.answer_lost = 1 if len(store.keys.shards) == 1 else 2, answer_lost
+    pop = store.claim_records.pop("order", 1, AT_NOW, None)
+    if answer_lost:
+        assert [popped.task.id for popped in (await pop).tasks] == ["a"]
+        assert await locate(store, "a") is None
+    else:
+        with pytest.raises(StoreDown):
+            await pop
+        assert await locate(store, "a") == (Bucket.UNACK, NOW + 60_000)
+    await assert_sound(store)

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from later.api.authorization import Authorization
 from later.api.due_signals import DueSignals
-from later.api.leases import report_death
+from later.api.leases import report_pull
 from later.api.load_shedding import PendingWrites
 from later.api.task_answers import BytesInAnswers, is_sent
 from later.api.zaqar.error_answers import ROOT, ZaqarError, invalid_body, invalid_request, not_found
@@ -144,8 +144,7 @@ class MessageClaimHandlers:
             return []
         ttl_ms, grace_ms = terms.ttl_s * 1000, terms.grace_s * 1000
         result = await self._store.claim_records.claim(topic, ttl_ms, grace_ms, limit, now, policy.max_claims)
-        for claim, verdict, _ in result.deaths:
-            report_death(self._metrics, claim.id, claim.topic, verdict)
+        report_pull(self._metrics, result)
         return result.tasks
 
     async def _give_back(self, tasks: Sequence[PulledTask]) -> None:
