@@ -93,7 +93,11 @@ def program_of(language: str, folder: Path) -> list[str]:
         file.write_text(program)
         return [*COMMAND, "work", "jobs", "-n", "4", "--", "sh", str(file)]
     file.write_text(programs[0])
-    return [sys.executable, str(file)] if language == "python" else ["go", "run", str(file)]
+    if language == "python":
+        return [sys.executable, str(file)]
+    program = folder / "worker"  # `go run` would pass no SIGTERM on
+    subprocess.run(["go", "build", "-o", str(program), str(file)], env=os.environ, check=True, timeout=100)
+    return [str(program)]
 
 
 @pytest.mark.parametrize("language", ["sh", "python", "go"])

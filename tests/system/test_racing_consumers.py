@@ -87,7 +87,8 @@ def read_notes(logs: Path) -> tuple[dict[str, list[Lease]], set[str]]:
                 acks[id] += 1
             elif word == "extended":
                 leases[id][held[id]] = leases[id][held[id]]._replace(until=numbers[0])
-            elif numbers[0] < (lease := leases[id][held[id]]).until:
-                leases[id][held[id]] = lease._replace(until=numbers[0], is_given_up=True)
+            else:
+                lease = leases[id][held[id]]
+                leases[id][held[id]] = lease._replace(until=min(lease.until, numbers[0]), is_given_up=True)
     assert not [id for id, count in acks.items() if count > 1]
     return leases, set(acks)
