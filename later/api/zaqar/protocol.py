@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -34,8 +33,9 @@ INVALID_IDENTIFICATION = "The format of the submitted queue name or project id i
 TOO_LARGE_INTEGER = "JSON contains integer that is too large."
 MALFORMED_JSON = "Request body could not be parsed."
 
-_LONG_DIGITS = re.compile(rb"[0-9]{19}")
-"""An integer of fewer digits fits into 64 bits."""
+_DIGITS_AS_ZEROS = bytes(ord("0" if chr(byte).isascii() and chr(byte).isdigit() else " ") for byte in range(256))
+_LONG_DIGITS = b"0" * 19
+"""An integer of fewer digits fits into 64 bits. To translate a body first takes a twelfth of a search by a pattern."""
 _MEDIA_RANGES = {"*/*": 0, "application/*": 1, "application/json": 2}
 """Media ranges that JSON is in; the most specific one in a header decides (RFC 9110, section 12.5.1)."""
 
@@ -196,7 +196,7 @@ async def read_json(request: web.Request, max_bytes: int) -> object:
 def parse_json(body: bytes) -> object:
     """Return the JSON object or array that a body holds. Raises ZaqarError."""
     try:
-        if _LONG_DIGITS.search(body):
+        if _LONG_DIGITS in body.translate(_DIGITS_AS_ZEROS):
             json.loads(body, parse_int=_check_integer)
         document = _decode(body)
     except OverflowError:

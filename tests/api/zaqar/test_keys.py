@@ -7,9 +7,10 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from later.api.routes import ROUTES
-from later.core.api_keys import Scope, make_key_text
+from later.core.api_keys import Scope, id_in_key, make_key_text
 from later.store.key_book import KeyBook
 from later.store.shared_read import FRESH_S
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
@@ -187,6 +188,16 @@ async def test_over_the_rate_of_a_key_is_503_because_clients_take_429_for_succes
     assert answer.body["title"] == "Service temporarily unavailable"
     assert answer.body["description"].startswith("this key may send 1 tasks a second, ")
     assert answer.body["description"].endswith(". Please try again in a few seconds.")
+
+
+async def test_the_id_of_a_refused_key_is_logged_and_not_the_key(keys: KeyedApi) -> None:
+    key = await keys.add_key(Scope.CREATE)
+    with capture_logs() as events:
+        assert (await call(keys, "GET", "/v2/ping", X_Auth_Token=key)).status == 403
+    assert [(event["event"], event["reason"], event["key"]) for event in events] == [
+        ("call denied", "scope", id_in_key(key))
+    ]
+    assert key[15:] not in str(events)
 
 
 async def test_a_refused_call_whose_body_is_to_come_ends_the_connection(keys: KeyedApi) -> None:
