@@ -10,13 +10,16 @@ import pytest
 
 from tests.system.api_client import call, create, post, query
 from tests.system.daemons import COMMAND, Daemon, environment
+from tests.system.waiting import wait_until
 from tests.zaqar import clients
 from tests.zaqar.clients import bodies, claim, make_queue
 
 if TYPE_CHECKING:
     from zaqarclient.queues.v2.client import Client
+    from zaqarclient.queues.v2.message import Message
 
 FAR_S = 600
+LONG_TTL_S = 100_000
 
 
 @pytest.fixture
@@ -104,6 +107,26 @@ def test_a_queue_is_there_from_its_first_message_until_it_is_deleted(
     assert run(daemon, "topics", "show", topic)[0]["set"] == {}
     assert run(daemon, "list", topic) == []
     assert queue.stats == {"messages": {"free": 0, "claimed": 0, "total": 0}}
+
+
+def test_a_message_that_nobody_finishes_moves_to_the_dead_letter_queue(
+    daemon: Daemon, client: Client, topic: str
+) -> None:
+    dead = make_queue(client, "dead")
+    queue = make_queue(
+        client, _max_claim_count=1, _dead_letter_queue=dead.name, _dead_letter_queue_messages_ttl=LONG_TTL_S
+    )
+    (id,) = clients.post(queue, {"number": 1})
+    (task,) = post(daemon.url, "/claim", {"topic": topic, "lease": 1}).body["tasks"]
+
+    def find_dead() -> list[Message]:
+        assert bodies(claim(queue)) == []
+        return list(dead.messages(echo=True))
+
+    (message,) = wait_until(find_dead, "the message to move")
+    assert (task["id"], message.id, message.body) == (id, id, {"number": 1})
+    assert LONG_TTL_S <= message.ttl <= LONG_TTL_S + 60  # it counts from the message's post
+    assert bodies(claim(dead)) == [{"number": 1}]
 
 
 def test_the_queues_of_the_default_project_are_topics_without_a_namespace(daemon: Daemon) -> None:
