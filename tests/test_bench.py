@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ import pytest
 from scripts.bench import plot
 from scripts.bench.environment import Environment
 from scripts.bench.options import parse_options
-from scripts.bench.pairs import measure_pairs
+from scripts.bench.pairs import Turn, measure_pairs, take_turns
 from scripts.bench.report import Report, format_cells, format_json, format_markdown
 from scripts.bench.results import (
     AlwaysZero,
@@ -266,7 +266,7 @@ def test_the_variants_of_a_pair_take_turns_in_alternating_order() -> None:
         order.append(name)
         return {"rate": rate, "server_cpu": cpu, "twice": 1}
 
-    samples = measure_pairs(partial(turn, "without", 4.0, 16.0), partial(turn, "with", 3.0, 20.0), 3)
+    samples = take_turns(partial(turn, "without", 4.0, 16.0), partial(turn, "with", 3.0, 20.0), 3)
     assert order == ["without", "with", "with", "without", "without", "with"]
     assert samples == 3 * [
         {
@@ -279,6 +279,20 @@ def test_the_variants_of_a_pair_take_turns_in_alternating_order() -> None:
             "reference_cpu": 16,
         }
     ]
+
+
+def test_the_variants_of_a_start_have_the_same_hash_seed_and_another_one_in_the_next() -> None:
+    seeds: list[str] = []
+
+    @contextmanager
+    def start(rate: float, variables: Mapping[str, str]) -> Iterator[Turn]:
+        seeds.append(variables["PYTHONHASHSEED"])
+        yield lambda: {"rate": rate, "server_cpu": 1.0}
+
+    samples = [measure_pairs(partial(start, 4.0), partial(start, 1.0), pairs=1) for _ in range(10)]
+    assert [each[0]["ratio"] for each in samples] == [0.25] * 10
+    assert seeds[::2] == seeds[1::2]
+    assert len(set(seeds)) > 1
 
 
 def test_a_failed_contender_shows_the_reason_and_the_others_continue(tmp_path: Path) -> None:

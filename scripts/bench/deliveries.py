@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from scripts.bench import bullmq_worker
@@ -79,14 +79,19 @@ def measure_delivery_pairs(
     with ExitStack() as stack:
         listeners = dict.fromkeys((reference.listener, variant.listener))
         receivers = {each: stack.enter_context(run_receiver(environment, each)) for each in listeners}
-        turns: list[Turn] = []
-        for due in (reference, variant):
-            receiver, lead_s = receivers[due.listener], environment.sizes.turn_lead_s
-            deliver = stack.enter_context(run_deliveries(environment, due, receiver, 1, environment.durabilities[0]))
-            deliver(int(due.tasks * WARM_UP_SHARE), lead_s)
-            turns.append(partial(deliver, due.tasks, lead_s))
-        without, with_it = turns
-        return measure_pairs(without, with_it, pairs)
+        starts = [partial(run_turns, environment, due, receivers[due.listener]) for due in (reference, variant)]
+        return measure_pairs(starts[0], starts[1], pairs)
+
+
+@contextmanager
+def run_turns(
+    environment: Environment, due: DueTogether, receiver: Receiver, variables: Mapping[str, str]
+) -> Iterator[Turn]:
+    """Run `later worker`, let it warm up, and yield its turn."""
+    due = replace(due, variables={**due.variables, **variables})
+    with run_deliveries(environment, due, receiver, 1, environment.durabilities[0]) as deliver:
+        deliver(int(due.tasks * WARM_UP_SHARE), environment.sizes.turn_lead_s)
+        yield partial(deliver, due.tasks, environment.sizes.turn_lead_s)
 
 
 def pair_contender(

@@ -67,7 +67,7 @@ class Sizes:
 FULL = Sizes(
     warm_up_s=1.0,
     load_s=4.0,
-    pairs=6,
+    pairs=4,
     turn_s=1.0,
     turn_tasks=5_000,
     turn_lead_s=0.75,

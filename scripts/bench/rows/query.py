@@ -58,12 +58,8 @@ def measure_later(environment: Environment, processes: int, durability: str) -> 
 
 
 def query_load(environment: Environment, url: str, ids: list[str]) -> Load:
-    bodies = build_bodies(ids)
+    bodies = [json.dumps({"id": id}).encode() for id in ids]
     return Load(url=f"{url}/query", bodies=bodies, connections=CONNECTIONS, seconds=environment.sizes.load_s)
-
-
-def build_bodies(ids: list[str]) -> list[bytes]:
-    return [json.dumps({"id": id}).encode() for id in ids]
 
 
 QUERY = Row(

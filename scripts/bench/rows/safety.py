@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from later.core.signing import make_master
@@ -16,9 +17,10 @@ from scripts.bench.load import Load
 from scripts.bench.pairs import Turn, measure_pairs, pair_row
 from scripts.bench.programs import Program, run_api
 from scripts.bench.receivers import Listener
-from scripts.bench.results import AtLeast, BenchError, Contender, Sample
-from scripts.bench.rows import create, query
-from scripts.bench.rows.requests import CONNECTIONS, measure_load
+from scripts.bench.results import AtLeast, BenchError, Contender
+from scripts.bench.rows.create import create_load
+from scripts.bench.rows.query import DELAY_MS, query_load
+from scripts.bench.rows.requests import measure_load
 from scripts.bench.seed import build_task, seed_store
 from scripts.bench.stores import BenchStore, run_store
 
@@ -37,38 +39,39 @@ def keys_contenders(environment: Environment) -> Iterator[list[Contender]]:
             name=f"{call}, with a key",
             store=durability,
             targets=[AtLeast("ratio", KEYS_RATIO)],
-            measure=partial(measure_key_pairs, environment, durability, call),
+            measure=partial(
+                measure_pairs,
+                partial(run_calls, environment, durability, call, False),
+                partial(run_calls, environment, durability, call, True),
+                environment.sizes.pairs,
+            ),
         )
         for call in (CREATE, QUERY)
     ]
 
 
-def measure_key_pairs(environment: Environment, durability: str, call: str) -> list[Sample]:
-    """Measure a call without keys and with them, on daemons that are both up."""
-    with run_store(environment, durability) as open_store, run_store(environment, durability) as keyed_store:
-        key = make_key(keyed_store)
-        with (
-            run_api(environment, "serve", open_store) as open_server,
-            run_api(environment, "serve", keyed_store) as keyed_server,
-        ):
-            without = build_turn(environment, call, open_server, open_store)
-            with_key = build_turn(environment, call, keyed_server, keyed_store, key)
-            return measure_pairs(without, with_key, environment.sizes.pairs)
+@contextmanager
+def run_calls(
+    environment: Environment, durability: str, call: str, with_key: bool, variables: Mapping[str, str]
+) -> Iterator[Turn]:
+    """Run `later serve` on a store with or without keys, let it warm up, and yield its turn."""
+    with run_store(environment, durability) as store:
+        key = make_key(store) if with_key else ""
+        with run_api(environment, "serve", store, variables=variables) as server:
+            load = replace(build_load(environment, call, server, store), key=key, seconds=environment.sizes.turn_s)
+            turn = partial(measure_load, environment, load, server, store)
+            turn()
+            yield turn
 
 
-def build_turn(environment: Environment, call: str, server: Program, store: BenchStore, key: str = "") -> Turn:
-    """Return a turn of requests, and let a first one pass."""
-    bodies: list[bytes] = [create.BODY]
-    if call == QUERY:
-        due_at = int(time.time() * 1000) + query.DELAY_MS
-        tasks = [build_task(due_at) for _ in range(environment.sizes.queried)]
-        seed_store(store.url, tasks)
-        bodies = query.build_bodies([task.id for task in tasks])
-    url, seconds = f"{server.url}/{call}", environment.sizes.turn_s
-    load = Load(url=url, bodies=bodies, connections=CONNECTIONS, seconds=seconds, key=key)
-    turn = partial(measure_load, environment, load, server, store)
-    turn()
-    return turn
+def build_load(environment: Environment, call: str, server: Program, store: BenchStore) -> Load:
+    """Return the load of a row, and seed the tasks to query."""
+    if call == CREATE:
+        return create_load(environment, server.url)
+    due_at = int(time.time() * 1000) + DELAY_MS
+    tasks = [build_task(due_at) for _ in range(environment.sizes.queried)]
+    seed_store(store.url, tasks)
+    return query_load(environment, server.url, [task.id for task in tasks])
 
 
 def make_key(store: BenchStore) -> str:
