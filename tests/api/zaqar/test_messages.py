@@ -480,6 +480,20 @@ async def test_dead_messages_are_neither_shown_nor_deleted() -> None:
         assert (await zaqar.api.post("/query", {"id": id}))[1]["state"] == "dead"
 
 
+async def test_a_message_that_dies_is_one_of_the_dead_letter_queue_as_it_was_posted() -> None:
+    async with serve_messages() as zaqar:
+        await zaqar.api.store.queues.create(TOPIC, {"_dead_letter_queue": "dead"})
+        [id] = await zaqar.post({"body": {"n": 1.0}})
+        _, claimed = await zaqar.api.post("/claim", {"topic": TOPIC})
+        await zaqar.api.post("/nack", {"leases": [claimed["tasks"][0]["lease"]], "dead": True})
+        assert (await zaqar.call("GET", f"{MESSAGES}/{id}")).status == 404
+        zaqar.pass_ms(10)
+        [message] = (await zaqar.call("GET", "/v2/queues/dead/messages?echo=true")).body["messages"]
+        assert (message["id"], message["body"]) == (id, {"n": 1.0})
+        assert (await zaqar.call("GET", "/v2/queues/dead/messages")).body["messages"] == []
+        assert (await zaqar.call("DELETE", f"/v2/queues/dead/messages/{id}")).status == 204
+
+
 @each_case(
     "query, title, description",
     [
