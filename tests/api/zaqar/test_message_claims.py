@@ -6,11 +6,12 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from later.core.clock import Interval
 from later.core.policy import Deliver, Policy
@@ -238,6 +239,11 @@ async def test_a_claim_whose_leases_have_ended_is_none_although_its_record_is_th
     assert (await find(zaqar, "a")).state is Bucket.UNACK
 
 
+async def reach(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # what is waited for is seen from outside only
+        await asyncio.sleep(0.001)
+
+
 async def test_messages_of_an_answer_that_nobody_reads_are_given_back(
     zaqar: ZaqarApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +258,10 @@ async def test_messages_of_an_answer_that_nobody_reads_are_given_back(
         return result
 
     monkeypatch.setattr(ClaimRecords, "claim", claim_slowly)
+    runner = zaqar.api.http.server.runner
+    assert runner is not None
+    server: web.Server | None = runner.server
+    assert server is not None
     url = zaqar.api.http.make_url("/")
     _, writer = await asyncio.open_connection(url.host, url.port)
     headers = "".join(f"{name}: {value}\r\n" for name, value in zaqar.headers.items())
@@ -260,10 +270,9 @@ async def test_messages_of_an_answer_that_nobody_reads_are_given_back(
         await is_claimed.wait()
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
-        await asyncio.sleep(0.01)  # the reset arrives
+        await reach(lambda: all(connection.transport is None for connection in server.connections))
         may_go_on.set()
-        while zaqar.api.metric("later_released_total") == 0:  # noqa: ASYNC110  # nothing else tells of it, and it comes last
-            await asyncio.sleep(0.001)
+        await reach(lambda: zaqar.api.metric("later_released_total") == 1)
     assert (await find(zaqar, "a")).state is Bucket.DELAY
 
 
