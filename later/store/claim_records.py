@@ -12,6 +12,7 @@ index of such tasks, and never to an earlier time. The task's body keeps its own
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from secrets import token_hex
 from typing import NamedTuple
@@ -104,15 +105,14 @@ class ClaimRecords:
         return result._replace(tasks=popped)
 
     async def read(self, topic: str, claim_id: str, now: Interval) -> OpenClaim | None:
-        """Return a claim of a topic with the tasks that it still holds; None if it holds none.
-
-        Two round trips, or three if its tasks have a ttl.
-        """
+        """Return a claim of a topic with the tasks that it still holds; None if it holds none. Two round trips."""
         parts = await self._read_parts(topic, claim_id, now)
         leases = {lease.id: lease for part in parts for lease in part.leases}
         if not leases:
             return None
-        found = await self._lookup.query([*leases])
+        found, ends = await asyncio.gather(
+            self._lookup.query([*leases]), self._expiry.ends([(topic, id) for id in leases])
+        )
         held = [
             record
             for record in found
@@ -123,9 +123,12 @@ class ClaimRecords:
         if not held:
             raise_errors([record for record in found if not isinstance(record, NotFound)])
             return None
-        ends = await self.ends(held)
+        ends_at = dict(zip(leases, ends, strict=True))
         tasks = [
-            HeldTask(msgspec.structs.replace(record.task, expires_at=ends.get(record.id)), record.attempts)
+            HeldTask(
+                msgspec.structs.replace(record.task, expires_at=ends_at[record.id] or record.task.expires_at),
+                record.attempts,
+            )
             for record in held
             if isinstance(record.task, Task)
         ]
@@ -157,19 +160,10 @@ class ClaimRecords:
         """Give back tasks of one claim that nobody gets, as `release` does. One round trip."""
         return await self._release([pulled.lease for pulled in tasks], tasks[0].claim_id)
 
-    async def claim_of(self, topic: str, ids: Sequence[str], now: Interval) -> list[str | None]:
-        """Return which claim holds each task of a topic: "" for one without an id, None for none. One round trip."""
-        return [
-            record.claim_id
-            if isinstance(record, TaskRecord) and record.topic == topic and record.lease(now.low) is not None
-            else None
-            for record in await self._lookup.query(ids)
-        ]
-
     async def ends(self, tasks: Sequence[TaskRecord]) -> dict[str, int]:
         """Return, by id, the ends of the ttls (ms) of those tasks that have one, as claims have moved them."""
         mortal = [task for record in tasks if isinstance(task := record.task, Task) and task.expires_at is not None]
-        ends = await self._expiry.ends(mortal)
+        ends = await self._expiry.ends([(task.topic, task.id) for task in mortal])
         return {task.id: end or task.expires_at or 0 for task, end in zip(mortal, ends, strict=True)}
 
     async def _pull(self, request: PullRequest, now: Interval) -> PullResult:

@@ -51,15 +51,18 @@ class Expiry:
             if not isinstance(failure, LaterError)
         ]
 
-    async def ends(self, tasks: Sequence[Task]) -> list[int | None]:
-        """Return when the ttls of tasks end, which may be later than the tasks say: see `ClaimRecord`. None: never."""
+    async def ends(self, tasks: Sequence[tuple[str, str]]) -> list[int | None]:
+        """Return when the ttls of tasks, by topic and id, end; None: never. It may be later than the tasks say.
+
+        See `claim_records.py`.
+        """
         ends = await fan_out(
             self._client,
             "read",
             tasks,
-            lambda task: ShardTopic(self._keys.shard_of(task.id), b""),
+            lambda task: ShardTopic(self._keys.shard_of(task[1]), task[0].encode()),
             lambda target, some: (
-                "ZMSCORE", target.shard.expiry, *(expiry_member(task.topic.encode(), pack_id(task.id)) for task in some)
+                "ZMSCORE", target.shard.expiry, *(expiry_member(target.topic, pack_id(id)) for _, id in some)
             ),
         )  # fmt: skip
         return [None if end is None else int(float(end)) for end in raise_errors(ends)]
