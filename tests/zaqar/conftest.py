@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.system.daemons import Daemon, kill_orphaned_store, run_up
+from tests.system.daemons import Daemon, kill_orphaned_store, run_command, run_up
 from tests.zaqar.configurations import CONFIGURATIONS
 from tests.zaqar.packages import make_importable
 
@@ -49,14 +49,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session", params=CONFIGURATIONS, ids=str)
 def daemon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A running `later up`. It serves all tests of its configuration: each has a project of its own."""
+    """A running `later up`. It serves all tests of its configuration, each in a project of its own.
+
+    When they have run, nothing is wrong in its store.
+    """
     shards, processes = request.param
     folder = tmp_path_factory.mktemp("zaqar")
+    data = folder / "data"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LATER_PROCESSES", str(processes))
-        with run_up(folder, folder / "data", "--shards", str(shards)) as up:
+        with run_up(folder, data, "--shards", str(shards)) as up:
             yield up
-    kill_orphaned_store(folder / "data")
+            found = run_command("doctor", "--data", str(data))
+    kill_orphaned_store(data)
+    assert (found.returncode, found.stderr) == (0, ""), found.stdout
 
 
 @pytest.fixture
