@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -29,22 +30,40 @@ def test_messages_are_claimed_in_the_order_in_which_they_were_posted(client: Cli
     assert [body for part in claimed for body in part] == list(range(60))
 
 
-def test_no_two_consumers_claim_the_same_message(daemon: Daemon, client: Client, project: str) -> None:
+def test_each_message_is_done_once_by_consumers_that_also_release(daemon: Daemon, client: Client, project: str) -> None:
     queue = make_queue(client)
-    for start in range(0, MANY, 50):
-        post(queue, *range(start, start + 50))
 
-    def consume(_: int) -> list[Any]:
+    def produce() -> list[Any]:
+        for start in range(0, MANY, 10):
+            post(queue, *range(start, start + 10))
+        return []
+
+    def consume() -> list[Any]:
+        """Delete what is claimed one by one, and by many at once; pop some, and give back every third claim."""
         queue = open_client(daemon.url, project).queue("jobs")
-        done = []
-        while messages := list(claim(queue, limit=FEW)):
-            for message in messages:
-                done.append(message.body)
-                message.delete()
-        return done
+        done: list[Any] = []
+        for turn in itertools.count():
+            made = claim(queue, limit=FEW)
+            messages = list(made)
+            if not messages:
+                if producer.done():
+                    return done
+                continue
+            first, *others = messages
+            first.delete()
+            done.append(first.body)
+            if turn % 3 == 0:
+                made.delete()
+                done += bodies(queue.pop(2))
+            elif others:
+                queue.delete_messages(*(message.id for message in others))
+                done += bodies(others)
+        raise AssertionError
 
-    with ThreadPoolExecutor(CONSUMERS) as consumers:
-        done = [body for part in consumers.map(consume, range(CONSUMERS)) for body in part]
+    with ThreadPoolExecutor(CONSUMERS + 1) as threads:
+        producer = threads.submit(produce)
+        consumers = [threads.submit(consume) for _ in range(CONSUMERS)]
+        done = [body for consumer in consumers for body in consumer.result()]
     assert sorted(done) == list(range(MANY))
     assert queue.stats["messages"]["total"] == 0
 
