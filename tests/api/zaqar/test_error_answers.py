@@ -9,7 +9,22 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from later.core.errors import PushedTopic, StoreFault
+from later.core.errors import (
+    Conflict,
+    NotAllowed,
+    NotFound,
+    PushedTopic,
+    Refused,
+    SlowBody,
+    StoreFault,
+    StoreFull,
+    StoreMismatch,
+    TooLarge,
+    TooManyWaiting,
+    TooOften,
+    UnknownExpectation,
+    Unsupported,
+)
 from tests.api.api_fixture import ApiFixture
 from tests.api.zaqar.zaqar_api import ZaqarApi
 from tests.cases import each_case
@@ -142,6 +157,18 @@ async def test_a_fault_is_500_and_its_incident_is_in_the_log(zaqar: ZaqarApi, mo
     ("error", "status", "title"),
     [
         (PushedTopic("jobs"), 409, "Resource conflict"),
+        (Conflict("changed"), 409, "Resource conflict"),
+        (NotFound("a"), 404, "Not found"),
+        (Refused("wrong"), 400, "Invalid API request"),
+        (UnknownExpectation("wrong"), 400, "Invalid API request"),
+        (TooLarge("too large"), 400, "Invalid request body"),
+        (SlowBody("too slow"), 400, "Invalid request body"),
+        (Unsupported("compressed"), 400, "Invalid request body"),
+        (NotAllowed("not for this key", reason="scope"), 403, "Not authorized"),
+        (TooOften("too often", 5), 503, "Service temporarily unavailable"),
+        (StoreFull("full"), 503, "Service temporarily unavailable"),
+        (StoreMismatch("other shards"), 503, "Service temporarily unavailable"),
+        (TooManyWaiting("too many"), 503, "Service temporarily unavailable"),
         (StoreFault("a task is in no bucket"), 500, "Internal server error"),
     ],
 )

@@ -150,6 +150,16 @@ def test_names_that_are_refused(project: str, queue: str | None) -> None:
     assert project == "later" or error.value.description == INVALID_QUEUE[2]
 
 
+async def test_a_project_may_be_written_in_any_script(api: ApiFixture) -> None:
+    zaqar = ZaqarApi(api, project="Zürich, {west} & 東京")
+    assert (await zaqar.call("POST", MESSAGES.format(queue="jobs"), POST)).status == 201
+    [queue] = (await zaqar.call("GET", "/v2/queues")).body["queues"]
+    [message] = (await zaqar.call("POST", "/v2/queues/jobs/claims")).body["messages"]
+    assert (queue["name"], message["body"]) == ("jobs", "hello")
+    assert (await zaqar.call("DELETE", message["href"])).status == 204
+    assert (await api.get("/topics?namespace=Z%C3%BCrich%2C%20%7Bwest%7D%20%26%20%E6%9D%B1%E4%BA%AC"))[1]["topics"]
+
+
 def test_the_topic_of_a_queue_is_in_the_namespace_of_its_project() -> None:
     assert topic_of("shop", "jobs") == "shop/jobs"
     assert topic_of("default", "jobs") == "jobs"
