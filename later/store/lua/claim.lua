@@ -121,7 +121,7 @@ end
 if has_record and #ids > 0 then
   local members = {}
   for i, id in ipairs(ids) do members[i] = expiry_member(names[1], id) end
-  ends = redis.call('ZMSCORE', expiry, unpack(members))
+  for i, end_ in ipairs(redis.call('ZMSCORE', expiry, unpack(members))) do ends[ids[i]] = end_ end
 end
 
 -- Move them. The first write is a removal; a topic that cannot be written to is left as it is.
@@ -131,7 +131,7 @@ for _, topic in ipairs(topics) do
 end
 if #all > 0 then redis.call('ZREM', wake_delay, unpack(all)) end
 
-local position, attempts_begun, bodiless, turns, unack_wakes, recorded = 0, {}, {}, {}, {}, {}
+local position, attempts_begun, bodiless, turns, unack_wakes = 0, {}, {}, {}, {}
 for _, topic in ipairs(topics) do
   local leases, first = {}, position
   for i, id in ipairs(topic.ids) do
@@ -156,10 +156,6 @@ for _, topic in ipairs(topics) do
         attempts_begun[#attempts_begun + 1] = string.format(entry_format, attempt, fence)
         local due = first_due(entry) or topic.entries[2 * i]
         answer[#answer + 1] = {id, body, due, attempt, fence, failures[first + i] or ''}
-        if has_record then
-          answer[#answer][7] = ends[i] or ''
-          recorded[#recorded + 1] = answer[#answer]
-        end
       else
         answer[2] = answer[2] + 1
         if not body then bodiless[#bodiless + 1] = id end
@@ -199,11 +195,14 @@ if #bodiless > 0 then
 end
 
 -- Record what was claimed.
-if #recorded > 0 then
+local recorded = has_record and answers[1]
+if recorded and #recorded > 2 then
   local tasks, moved = {}, {}
-  for _, task in ipairs(recorded) do
+  for n = 3, #recorded do
+    local task = recorded[n]
     tasks[#tasks + 1] = task[1]
     tasks[#tasks + 1] = string.format('%.0f %.0f', task[5], task[3])
+    task[7] = ends[task[1]] or ''
     local end_ = tonumber(task[7])
     if end_ and end_ > now and end_ < tonumber(live_until) then
       task[7] = live_until
