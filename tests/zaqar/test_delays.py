@@ -69,6 +69,13 @@ def test_nothing_hands_out_a_delayed_message(client: Client) -> None:
     assert queue.message(ids[0]).body == 0  # who has its id may read it
 
 
+def test_a_message_may_expire_before_its_delay_has_passed(client: Client) -> None:
+    queue = make_queue(client, _default_message_delay=FAR_S)
+    (id,) = post(queue, "x", ttl=60)
+    assert bodies(claim(queue)) == []
+    assert queue.message(id).ttl == 60
+
+
 def test_a_delayed_message_can_be_deleted(client: Client) -> None:
     queue = make_queue(client, _default_message_delay=FAR_S)
     first, second, third, *_ = post(queue, *range(5))
