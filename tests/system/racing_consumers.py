@@ -119,14 +119,13 @@ def start_consumer(url: str, topic: str, folder: Path, seed: int) -> int:
 
 
 def count_left(client: redis.Redis, topic: str) -> int:
-    """Return how many tasks of the topic are neither done nor dead."""
+    """Return how many tasks of the topic are neither done nor dead, at one moment: tasks move between buckets."""
     shards = int(client.hget("later:meta", "shards"))  # type: ignore[arg-type]  # redis-py's stub: also awaitable
-    buckets = (Bucket.DELAY, Bucket.UNACK, Bucket.ERROR)
-    return sum(
-        int(client.zcard(shard.bucket(bucket, topic.encode())))
-        for shard in Keys("later", shards).shards
-        for bucket in buckets
-    )
+    with client.pipeline(transaction=True) as counts:
+        for shard in Keys("later", shards).shards:
+            for bucket in (Bucket.DELAY, Bucket.UNACK, Bucket.ERROR):
+                counts.zcard(shard.bucket(bucket, topic.encode()))
+        return sum(counts.execute())
 
 
 def main(url: str, topic: str, folder: Path) -> None:
