@@ -89,9 +89,10 @@ def run_turns(
 ) -> Iterator[Turn]:
     """Run `later worker`, let it warm up, and yield its turn."""
     due = replace(due, variables={**due.variables, **variables})
+    lead_s = environment.sizes.turn_lead_s + due.topics / SEEDED_PER_S  # a topic takes as long to seed as a task
     with run_deliveries(environment, due, receiver, 1, environment.durabilities[0]) as deliver:
-        deliver(int(due.tasks * WARM_UP_SHARE), environment.sizes.turn_lead_s)
-        yield partial(deliver, due.tasks, environment.sizes.turn_lead_s)
+        deliver(int(due.tasks * WARM_UP_SHARE), lead_s)
+        yield partial(deliver, due.tasks, lead_s)
 
 
 def pair_contender(
