@@ -94,7 +94,7 @@ $(venv)/.dev: requirements-dev.txt pyproject.toml | $(venv)/.made
 # A folder, not a venv: behind the one on the path, so that what later itself needs stays as it is locked.
 $(venv)/.zaqar: requirements-zaqar.txt | $(venv)/.dev
 	rm -rf $(venv)/zaqar
-	$(pip) install --quiet --require-hashes --no-deps --target $(venv)/zaqar -r requirements-zaqar.txt
+	$(pip) install --quiet --require-hashes --no-deps --only-binary :all: --target $(venv)/zaqar -r requirements-zaqar.txt
 	@touch $@
 
 $(venv)/bin/uv: | $(venv)/.made
