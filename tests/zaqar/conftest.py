@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.system.daemons import Daemon, kill_orphaned_store, run_command, run_up
+from tests.system.waiting import wait_until
 from tests.zaqar.configurations import CONFIGURATIONS
 from tests.zaqar.packages import make_importable
 
@@ -59,6 +60,9 @@ def daemon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LATER_PROCESSES", str(processes))
         with run_up(folder, data, "--shards", str(shards)) as up:
+            if processes > 1:
+                up.wait_for_event("all processes are up")
+            wait_until(lambda: all(up.is_ready() for _ in range(4)), "whichever process is asked to be ready")
             yield up
             found = run_command("doctor", "--data", str(data))
     kill_orphaned_store(data)
