@@ -14,6 +14,7 @@ from later.cli.bulk.summary import EXIT_STATUSES, format_due_time, without_passw
 from later.client.http import NotReached, TargetFull
 from later.client.transport import CreateCounts
 from later.core.errors import STORE_FULL_REASON, LaterError, Refused
+from later.signals import signal_handlers
 from tests.cases import each_case
 from tests.cli.bulk.test_create import (
     MANY_REJECTED,
@@ -128,7 +129,8 @@ def test_an_interrupted_job_says_what_it_had_created(number: signal.Signals, spa
         raise AssertionError("the signal comes first")
 
     spark.answer = interrupt
-    assert bulk_exit_code(*CREATE) == 128 + number
+    with signal_handlers({signal.SIGINT: signal.default_int_handler}):  # a shell's background job ignores it
+        assert bulk_exit_code(*CREATE) == 128 + number
     result = summary_of(capsys)
     assert (result["outcome"], result["counts"]) == ("interrupted", {"created": 60_000})
     assert result["error"] == f"interrupted by {number.name}"
