@@ -6,15 +6,16 @@ change that was made from older settings or metadata starts over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from later.core.errors import Conflict
 from later.core.json_patch import MetadataChange, apply_patch
-from later.core.policy_scopes import NO_SETTINGS, Policies, Settings, namespace_from_topic, topic_scope
+from later.core.policy_scopes import NO_SETTINGS, Policies, PolicyScope, Settings, namespace_from_topic, topic_scope
 from later.core.queue_metadata import (
+    DEAD_LETTER_QUEUE,
     NEW_QUEUE,
     POLICY_FIELDS_BY_KEY,
     RESERVED,
@@ -129,11 +130,12 @@ class QueueBook:
             made.append((before, after))
             return _replacement(after, extra)
 
+        if metadata.get(DEAD_LETTER_QUEUE):
+            await self._ensure_dead_letter_queue(scope, decide)
         policies = await self._policies.replace(scope, decide)
         if not made:
             return None
         before, after = made[0]
-        await self._ensure_dead_letter_queue(before, after)
         return QueueChange(before, after, Queue(topic, policies.for_topic(topic), extra))
 
     async def change(self, topic: str, changes: Sequence[MetadataChange]) -> QueueChange | None:
@@ -162,11 +164,12 @@ class QueueBook:
             made.append((before, after, extra))
             return _replacement(after, extra)
 
+        if any(change.key == DEAD_LETTER_QUEUE for change in changes):
+            await self._ensure_dead_letter_queue(scope, decide)
         policies = await self._policies.replace(scope, decide)
         if not made:
             return None
         before, after, extra = made[0]
-        await self._ensure_dead_letter_queue(before, after)
         return QueueChange(before, after, Queue(topic, policies.for_topic(topic), extra))
 
     async def delete(self, topic: str) -> QueueDeletion:
@@ -247,11 +250,19 @@ class QueueBook:
                 ends.append((max if order else min)(entries)[1])
         return [unpack_id(packed) for packed in dict.fromkeys(ends)]
 
-    async def _ensure_dead_letter_queue(self, before: Settings, after: Settings) -> None:
-        """Make the queue that messages now move to when they die: in a topic that is pushed they would die again."""
-        dead_to = str(after.fields.get("dead_to") or "")
-        if dead_to and dead_to != before.fields.get("dead_to"):
-            await self.ensure(dead_to)
+    async def _ensure_dead_letter_queue(
+        self, scope: PolicyScope, decide: Callable[[Policies], Awaitable[Replacement | None]]
+    ) -> None:
+        """Make the queue to which messages will move when they die, if `decide` names one: else they would die again.
+
+        It is made before any message can move there, and nothing is made for metadata that are refused. Raises Refused.
+        """
+        policies = await self._policies.read()
+        replacement = await decide(policies)
+        dead_to = None if replacement is None else replacement.settings.fields.get("dead_to")
+        if replacement is not None and dead_to:
+            policies.with_settings(scope, replacement.settings)
+            await self.ensure(str(dead_to))
 
     async def _is_there(self, policies: Policies, topic: str) -> bool:
         return _is_declared(policies, topic) or _has_messages(await self._count(topic))

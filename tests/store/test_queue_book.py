@@ -149,6 +149,40 @@ async def test_a_dead_letter_queue_is_made_with_the_queue_that_names_it(store: S
         await store.queues.change("shop/failed", [add("_dead_letter_queue", "jobs")])
 
 
+async def test_no_message_can_move_to_a_dead_letter_queue_that_is_not_made_yet(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is lost in each round trip in turn, before it or after it."""
+    await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    cut, interrupted = CutConnection(monkeypatch), 0
+    for number in range(40):
+        jobs, failed = f"shop/jobs{number}", f"shop/failed{number}"
+        named: dict[str, object] = {"_dead_letter_queue": f"failed{number}"}
+        if number % 4 > 1:
+            await store.queues.ensure(jobs)
+        cut.cut_at, cut.answer_lost = cut.round_trips + number // 4, number % 2 == 1
+        try:
+            if number % 4 > 1:
+                await store.queues.change(jobs, [add(*item) for item in named.items()])
+            else:
+                await store.queues.create(jobs, named)
+        except StoreDown:
+            interrupted += 1
+        cut.cut_at = -1
+        if (await settings(store, jobs)).get("dead_to") == failed:
+            assert await settings(store, failed) == NEW, number
+    assert interrupted > 12
+
+
+async def test_refused_metadata_make_no_dead_letter_queue(store: StoreFixture) -> None:
+    wrong: list[dict[str, object]] = [{"_dead_letter_queue": "failed", "_default_message_ttl": 1}]
+    wrong += [{"_dead_letter_queue": "jobs"}, {"_dead_letter_queue": "no name"}]
+    for metadata in wrong:
+        with pytest.raises(Refused):
+            await store.queues.create(JOBS, metadata)
+    assert (await store.policies.read()).settings == {}
+
+
 # Changes
 
 
