@@ -109,7 +109,8 @@ class Pulls:
     async def due_topics(self, topics: Sequence[str], now: int) -> list[str]:
         """Return those of the topics that have a task that is due at `now` (ms). Raises StoreDown.
 
-        Most topics of which consumers wait for tasks have none in delay: one command tells that of many topics.
+        What cannot be read of a topic or shard is left out, so that it does not stop the others. Most topics of which
+        consumers wait for tasks have none in delay: one command tells that of many topics.
         """
         delays = [
             [(topic, shard.bucket(Bucket.DELAY, topic.encode())) for topic in topics[start : start + TOPICS_OF_EXISTS]]
@@ -117,11 +118,17 @@ class Pulls:
             for shard in self._keys.shards
         ]
         exist: list[Command] = [("EXISTS", *(delay for _, delay in some)) for some in delays]
-        counts = await self._client.execute_all("due_topics", exist)
-        targets = [target for some, count in zip(delays, counts, strict=True) if count for target in some]
+        counts = await self._client.execute_each("due_topics", exist)
+        targets = [
+            target
+            for some, count in zip(delays, counts, strict=True)
+            if count and not isinstance(count, LaterError)
+            for target in some
+        ]
         ranges: list[Command] = [("ZRANGE", delay, 0, 0, "WITHSCORES") for _, delay in targets]
-        answers = await self._client.execute_all("due_topics", ranges)
-        due = (topic for (topic, _), first in zip(targets, answers, strict=True) if first and float(first[1]) <= now)
+        answers = await self._client.execute_each("due_topics", ranges)
+        firsts = ((topic, first) for (topic, _), first in zip(targets, answers, strict=True) if first)
+        due = (topic for topic, first in firsts if not isinstance(first, LaterError) and float(first[1]) <= now)
         return list(dict.fromkeys(due))
 
     async def ack(self, leases: Sequence[Lease], remember_until: int | None) -> list[bool | LaterError]:

@@ -159,6 +159,7 @@ async def test_topics_with_due_tasks_are_found_among_those_without(store: StoreF
 async def test_a_topic_that_cannot_be_read_does_not_stop_the_others(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="good", topic="good")])
     await ask(store, [("SET", shard.bucket(Bucket.DELAY, b"bad"), "no bucket") for shard in store.keys.shards])
+    assert await store.pulls.due_topics(["bad", "good"], NOW) == ["good"]
     for bad, good in ((a_request("bad"), a_request("good")), (a_request("bad", "good", limit=1), a_request("bad"))):
         results = await store.pulls.claim([bad, good], AT_NOW)
         tasks = [pulled for result in results if isinstance(result, PullResult) for pulled in result.tasks]
