@@ -17,8 +17,11 @@ def move_dead(verdict: Verdict, task: Task, policies: Policies) -> Verdict:
 
     Its ttl there counts from its death, and is the `dead_ttl` of the topic in which it died.
     """
-    failure, target = verdict.failure, policies.dead_letter_topic(task.topic)
-    if verdict.target is not SettleTarget.DEAD or failure is None or not target:
+    failure = verdict.failure
+    if verdict.target is not SettleTarget.DEAD or failure is None:
+        return verdict
+    target = policies.dead_letter_topic(task.topic)
+    if not target:
         return verdict
     ttl_ms = policies.for_topic(task.topic).dead_ttl_ms
     moved = msgspec.structs.replace(

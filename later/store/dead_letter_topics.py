@@ -69,6 +69,8 @@ class DeadLetterTopics:
         Raises:
             StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
         """
+        if all(verdict.moved is None for _, verdict, _ in settlements):
+            return await self._tasks.settle(settlements)
         changes = [TopicChange.by_verdict(claim.topic, claim.fence, verdict) for claim, verdict, _ in settlements]
         return await self.change_or_settle(changes, lambda some: self._tasks.settle([settlements[n] for n in some]))
 
@@ -141,11 +143,14 @@ class DeadLetterTopics:
     async def move_back(self, names: Sequence[str], now: int) -> Mapping[str, TaskRecord | LaterError]:
         """Return tasks that wait in a dead-letter topic to the topics in which they died, due at `now` (ms).
 
-        Returns where each is then. Tasks that do not wait there are left out.
+        Returns where each is then, or why that is not known. Tasks that do not wait there are left out.
         """
         left, moved = list(names), dict[str, TaskRecord | LaterError]()
         while left:
-            looked_up = await self._lookup.stored_tasks(left)
+            try:
+                looked_up = await self._lookup.stored_tasks(left)
+            except StoreDown as error:
+                return moved | dict.fromkeys(left, error)
             changes: dict[str, TopicChange] = {}
             for name, stored in looked_up.items():
                 task = stored.task if isinstance(stored, StoredTask) else None

@@ -236,6 +236,21 @@ class TestComingBack:
         assert (await find(store, "a")).topic == "failed"
         assert await store.tasks.settle([done(b)]) == [True]
 
+    async def test_what_was_redriven_is_known_also_if_the_store_goes_away_before_the_others(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await move(store, a_task(id="a"), a_task(id="b"))
+        a, _ = sorted(await claim_due(store), key=lambda claim: claim.id)
+        await store.tasks.settle([died(a)])
+        await release_due(store, Bucket.UNACK, NOW + LEASE_MS)
+
+        async def be_away(names: Any) -> Any:
+            raise StoreDown("the store is gone")
+
+        monkeypatch.setattr(store.lookup, "stored_tasks", be_away)
+        answers = await store.edits.redrive(["a", "b"], SOON)
+        assert [type(answer).__name__ for answer in answers] == ["TaskRecord", "StoreDown"]
+
     async def test_a_task_that_never_died_is_no_dead_letter(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id="a")])
         [answer] = await store.edits.redrive(["a"], SOON)
