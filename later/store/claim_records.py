@@ -87,9 +87,10 @@ class ClaimRecords:
 
         A task is also returned if it is not known whether it was removed: it may come again, but it is not lost.
 
-        Two round trips, or three with several shards.
+        Two round trips, or three with several shards; one more if the own ttl of a task has ended.
         """
-        result = await self._pull(PullRequest([PullTopic(topic, limit, POP_LEASE_MS, max_claims)], limit), now)
+        request = PullRequest([PullTopic(topic, limit, POP_LEASE_MS, max_claims)], limit, has_grace=True)
+        result = await self._pull(request, now)
         answers: list[bool | LaterError]
         try:
             answers = await self._pulls.ack([pulled.lease for pulled in result.tasks], remember_until)

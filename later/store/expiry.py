@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from later.core.errors import LaterError
-from later.core.retry import Failure, encode_failure
+from later.core.retry import Failure, encode_failure, is_expired
 from later.core.task import Task, decode_task_or_error, pack_id, unpack_id
 from later.core.task_names import name_of, pack_remembered
 from later.store import scripts
@@ -14,7 +16,7 @@ from later.store.codec import MAX_BODIES, UNREAD, parse_failure, raise_errors
 from later.store.fanout import MAX_READ_BYTES, fan_out, parse_flags
 from later.store.keys import Bucket, Keys, ShardTopic, expiry_member, parse_expiry_member
 from later.store.scripts import MAX_TASKS, Argument, Command
-from later.store.types import DeadTask, DeadTopics, DueTopic, ExpiredTask
+from later.store.types import Claim, DeadTask, DeadTopics, DueTopic, ExpiredTask
 
 NO_CURSORS: Mapping[int, int] = {}
 """Cursors of a scan that is at its start, or at its end."""
@@ -66,6 +68,24 @@ class Expiry:
             ),
         )  # fmt: skip
         return [None if end is None else int(float(end)) for end in raise_errors(ends)]
+
+    async def move_ends(self, claims: Sequence[Claim], now: int) -> list[Claim]:
+        """Return claims of which the tasks whose ttls are over at `now` (ms) have the ends that `ends` returns.
+
+        Claims of tasks whose ends cannot be read are left out: these tasks are neither dead nor handed out.
+        """
+        tasks = {claim.id: task for claim in claims if isinstance(task := claim.task, Task) and is_expired(task, now)}
+        if not tasks:
+            return [*claims]
+        try:
+            ends = await self.ends([(task.topic, id) for id, task in tasks.items()])
+        except LaterError:
+            return [claim for claim in claims if claim.id not in tasks]
+        moved = {
+            task.id: msgspec.structs.replace(task, expires_at=end or task.expires_at)
+            for task, end in zip(tasks.values(), ends, strict=True)
+        }
+        return [msgspec.structs.replace(claim, task=moved.get(claim.id, claim.task)) for claim in claims]
 
     async def expire(self, deaths: Sequence[tuple[ExpiredTask, Failure]], now: int) -> list[bool | LaterError]:
         """Let waiting tasks die, delay or error → dead; False for one that is in flight, or was removed."""

@@ -33,13 +33,15 @@ class PullRequest(NamedTuple):
     """A request of a consumer for at most `limit` due tasks of some topics, in the order of its preference.
 
     With a `record` they are claimed under it; then the request names one topic, and is the only one of its call.
-    `done` are leases of tasks to ack first.
+    `done` are leases of tasks to ack first. With `has_grace`, a message whose own ttl has ended is handed out if an
+    earlier claim under a record lets it live on.
     """
 
     topics: Sequence[PullTopic]
     limit: int
     record: ClaimRecord | None = None
     done: Sequence[Lease] = ()
+    has_grace: bool = False
 
 
 class PulledTask(NamedTuple):

@@ -29,6 +29,7 @@ from later.store.client import Client
 from later.store.codec import pairs
 from later.store.dead_letter_topics import DeadLetterTopics, TopicChange
 from later.store.due_notices import DueNotices
+from later.store.expiry import Expiry
 from later.store.fanout import LeadingCommands, fan_out, parse_flags
 from later.store.keys import Bucket, Keys, Shard, ShardTopic
 from later.store.lookup import Lookup
@@ -71,6 +72,7 @@ class Pulls:
         self._dead_letter_topics = dead_letter_topics
         self._policies = policies
         self._due_notices = due_notices
+        self._expiry = Expiry(client, keys)
 
     async def claim(
         self, requests: Sequence[PullRequest], now: Interval, remember_until: int | None = None
@@ -337,6 +339,8 @@ class Pulls:
         """
         live: list[PulledTask] = []
         deaths: list[Settlement] = []
+        if share.request.has_grace:
+            claims = await self._expiry.move_ends(claims, now)
         for claim in sorted(claims, key=lambda claim: (claim.due_at, claim.packed)):
             task, attempt, failure = claim.task, claim.attempt, claim.failure
             verdict = (

@@ -321,6 +321,30 @@ async def test_a_task_that_has_expired_is_dead_and_not_claimed(store: StoreFixtu
     await assert_sound(store, task.expires_at)
 
 
+async def test_a_task_is_popped_until_the_end_that_a_claim_has_moved(store: StoreFixture) -> None:
+    """Otherwise a message that is listed as free would be dead when it is popped."""
+    tasks = tasks_with_ttl(*[1] * MANY, 1000, None)
+    await store.tasks.create(tasks)
+    claim_id = (await claim(store))[0].claim_id
+    await store.claim_records.release("order", claim_id, AT_NOW)
+    last = NOW + TTL_MS + GRACE_MS - 1
+    result = await store.claim_records.pop("order", 20, Interval(last, last), None)
+    assert ([each.task.id for each in result.tasks], result.deaths) == ([task.id for task in tasks], [])
+    assert [each.task.expires_at for each in result.tasks] == [*[last + 1] * MANY, tasks[-2].expires_at, None]
+    contents = await assert_sound(store, last)
+    assert (contents.pool, contents.expiry) == (set(), {})
+
+
+async def test_a_task_is_not_popped_at_the_end_that_a_claim_has_moved(store: StoreFixture) -> None:
+    await store.tasks.create(tasks_with_ttl(1))
+    claim_id = (await claim(store))[0].claim_id
+    await store.claim_records.release("order", claim_id, AT_NOW)
+    end = NOW + TTL_MS + GRACE_MS
+    result = await store.claim_records.pop("order", 20, Interval(end, end), None)
+    assert result.tasks == []
+    assert [verdict.failure and verdict.failure.reason for _, verdict, _ in result.deaths] == ["expired"]
+
+
 # Popping
 
 
