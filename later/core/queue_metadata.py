@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -29,6 +30,8 @@ MAX_POST_BYTES = 262_144
 """The most bytes of a post of messages."""
 MAX_METADATA_BYTES = 65_536
 TOO_MUCH_METADATA = f"Queue metadata is too large. Max size: {MAX_METADATA_BYTES}"
+MAX_LEVELS = 100
+"""Levels of arrays and objects in metadata. Deeper ones can be parsed, and perhaps not be written or read again."""
 
 DELAY, TTL, MAX_CLAIMS = "_default_message_delay", "_default_message_ttl", "_max_claim_count"
 DEAD_LETTER_QUEUE, DEAD_LETTER_TTL = "_dead_letter_queue", "_dead_letter_queue_messages_ttl"
@@ -156,7 +159,13 @@ def check_metadata(metadata: Mapping[str, object], max_delay_ms: int) -> None:
 
 
 def check_size(extra: Mapping[str, object]) -> None:
-    """Check how large the metadata are that are kept beside a policy. Raises Refused."""
+    """Check how large the metadata are that are kept beside a policy, and how deeply nested. Raises Refused."""
+    nested: list[dict[str, object] | list[object]] = [dict(extra)]
+    for _ in range(MAX_LEVELS + 1):
+        items = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in nested)
+        nested = [item for item in items if isinstance(item, dict | list)]
+    if nested:
+        raise Refused(f"Queue metadata is nested too deeply. Max levels: {MAX_LEVELS}")
     if len(msgspec.json.encode(extra)) > MAX_METADATA_BYTES:
         raise Refused(TOO_MUCH_METADATA)
 

@@ -116,6 +116,7 @@ class QueueBook:
         """
         scope = topic_scope(topic)
         fields, extra = split_metadata(topic, metadata)
+        check_size(extra)
         made: list[tuple[Settings, Settings]] = []
 
         async def decide(policies: Policies) -> Replacement | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -172,6 +173,18 @@ def test_what_is_kept_beside_the_policy_has_a_limit() -> None:
     with pytest.raises(Refused) as refused:
         check_size({"a": "x" * (MAX_METADATA_BYTES - 7)})
     assert refused.value.detail == "Queue metadata is too large. Max size: 65536"
+
+
+@each_case("opening, closing", [("[", "]"), ('{"a":', "}")])
+def test_what_is_kept_beside_the_policy_is_not_nested_too_deeply(opening: str, closing: str) -> None:
+    for levels, taken in ((100, True), (101, False), (900, False)):
+        nested = json.loads(opening * levels + "1" + closing * levels)
+        if taken:
+            check_size({"a": nested, "b": "text"})
+        else:
+            with pytest.raises(Refused) as refused:
+                check_size({"a": nested, "b": "text"})
+            assert refused.value.detail == "Queue metadata is nested too deeply. Max levels: 100"
 
 
 @each_case(

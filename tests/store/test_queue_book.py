@@ -18,6 +18,7 @@ from later.store.queue_book import QueueBook
 from later.store.scripts import BY_SHA
 from later.store.types import Claim, ClaimRequest
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.store.inspection import (
     LEASE_MS,
     PAUSED,
@@ -181,6 +182,28 @@ async def test_refused_metadata_make_no_dead_letter_queue(store: StoreFixture) -
         with pytest.raises(Refused):
             await store.queues.create(JOBS, metadata)
     assert (await store.policies.read()).settings == {}
+
+
+@each_case("depth, taken", [(100, True), (101, False), (2000, False)])
+async def test_metadata_are_not_nested_so_deeply_that_they_could_not_be_read(
+    store: StoreFixture, depth: int, taken: bool
+) -> None:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    await store.queues.ensure(JOBS)
+    for call in (store.queues.create("shop/new", {"a": value}), store.queues.change(JOBS, [add("a", value)])):
+        if taken:
+            assert await call is not None
+        else:
+            with pytest.raises(Refused, match=r"^Queue metadata is nested too deeply\. Max levels: 100$"):
+                await call
+
+
+async def test_metadata_of_a_new_queue_are_not_larger_than_those_of_a_changed_one(store: StoreFixture) -> None:
+    with pytest.raises(Refused, match=r"^Queue metadata is too large\. Max size: 65536$"):
+        await store.queues.create(JOBS, {"a": "x" * 65_530})
+    assert await store.queues.get(JOBS) is None
 
 
 # Changes
