@@ -41,7 +41,7 @@ from later.core.api_keys import Scope
 from later.core.errors import Conflict, InFlight, LaterError, NotFound, PushedTopic, Refused, TooLarge
 from later.core.lease import Lease
 from later.core.policy import PULL
-from later.core.policy_scopes import Policies
+from later.core.policy_scopes import NO_SETTINGS, Policies, topic_scope
 from later.core.queue_metadata import MAX_POST_BYTES, POST_BYTES
 from later.core.task import Task
 from later.core.task_names import is_namespaced
@@ -136,10 +136,18 @@ class MessageHandlers:
         return tasks
 
     async def _ensure_queue(self, call: ZaqarCall, size: int) -> Policies:
-        """Make the queue of a post of `size` bytes if it is not there yet; return the policies from then on."""
+        """Make the queue of a post of `size` bytes if it is not there yet; return the policies from then on.
+
+        Raises:
+            NotAllowed: that would change a topic which has settings of its own, and is pushed.
+        """
         queue = await self._store.queues.get(call.topic)
         check_post_size(size, self._max_post, None if queue is None else queue.extra.get(POST_BYTES))
         if queue is None:
+            before = self._store.policies.latest
+            is_set_up = before.settings_at(topic_scope(call.topic)) != NO_SETTINGS
+            if is_set_up and before.for_topic(call.topic).deliver is not PULL:
+                call.caller.require(Scope.ADMIN)  # nobody could create tasks with a callback there any more
             await self._store.queues.ensure(call.topic)
         policies = self._store.policies.latest
         if policies.for_topic(call.topic).deliver is not PULL:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from later.api.routes import ROUTES
 from later.core.api_keys import Scope, id_in_key, make_key_text
+from later.core.policy_scopes import topic_scope
 from later.store.key_book import KeyBook
 from later.store.shared_read import FRESH_S
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
@@ -216,3 +217,20 @@ async def test_keys_that_cannot_be_read_are_503(keys: KeyedApi) -> None:
     keys.seconds.at += FRESH_S
     answer = await call(keys, "GET", "/v2/ping", X_Auth_Token=key)
     assert (answer.status, answer.body["title"]) == (503, "Service temporarily unavailable")
+
+
+async def test_a_post_makes_no_queue_of_a_pushed_topic_that_was_set_up_unless_its_key_may_change_policies(
+    keys: KeyedApi,
+) -> None:
+    """Tasks with a callback, which others create there, would be refused from then on."""
+    await keys.api.store.policies.change(topic_scope("shop/mail"), lambda before: before.merge({"rate": 7}))
+    messages = "/v2/queues/mail/messages"
+
+    async def post(*scopes: Scope) -> int:
+        headers: dict[str, str | None] = {"X-Auth-Token": await keys.add_key(*scopes)}
+        api = ZaqarApi(keys.api, project="shop")
+        return (await api.call("POST", messages, {"messages": [{"body": 1}]}, headers=headers)).status
+
+    assert await post(Scope.CREATE) == 403
+    assert keys.api.store.policies.latest.settings_at(topic_scope("shop/mail")).fields == {"rate": 7}
+    assert [await post(Scope.CREATE, Scope.ADMIN), await post(Scope.CREATE)] == [201, 201]
