@@ -32,6 +32,9 @@ MAX_PAGE_SIZE = 20
 MAX_EXAMINED = 2000
 """Tasks that one call looks at. If it leaves most of them out, its page ends early, and the link leads on."""
 
+MAX_EXAMINED_BYTES = 16 * 1024 * 1024
+"""Bytes of contents that one call looks at, or a few more: those that it leaves out are read from the store, too."""
+
 _ORDER = (Bucket.DELAY, Bucket.ERROR, Bucket.UNACK)
 
 
@@ -139,7 +142,7 @@ class MessagePages:
             StoreDown: the store cannot be read.
         """
         page, now = MessagePage(messages=[]), await self._store.time.now()
-        examined = 0
+        examined = size = 0
         for range_ in [] if wanted.is_lost else wanted.ranges(call.topic, now.low):
             examined_here = 0
             async with aclosing(self._store.listing.slices([range_], wanted.limit)) as slices:
@@ -152,7 +155,8 @@ class MessagePages:
                         if len(page.messages) == wanted.limit:
                             return page
                     page.next = MessagePosition(range_.bucket, *slice_end)
-                    if examined + examined_here >= MAX_EXAMINED:
+                    size += sum(len(record.task.content) for record in tasks if isinstance(record.task, Task))
+                    if examined + examined_here >= MAX_EXAMINED or size >= MAX_EXAMINED_BYTES:
                         return page
             examined += examined_here
         if not page.messages:

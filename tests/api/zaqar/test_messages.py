@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
+from later.api.zaqar import message_pages
 from later.core.api_keys import Scope, make_key_text
 from later.core.clock import Clock
 from later.core.policy import Deliver, Policy
@@ -310,6 +313,21 @@ async def test_a_page_passes_over_two_thousand_hidden_messages_and_its_link_lead
         second = await zaqar.call("GET", link["href"])
         assert ids_of(second) == ids[:2]
         assert ids_of(await zaqar.call("GET", second.body["links"][0]["href"])) == ids[2:]
+
+
+async def test_a_page_passes_over_so_many_bytes_of_hidden_messages_and_its_link_leads_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_pages, "MAX_EXAMINED_BYTES", 10)
+    async with serve_messages() as zaqar:
+        await zaqar.post(*({"body": "x" * 10} for _ in range(8)))
+        [id] = await another_client(zaqar).post({"body": "theirs"})
+        pages = [await zaqar.call("GET", f"{MESSAGES}?limit=1")]
+        while not ids_of(pages[-1]):
+            [link] = pages[-1].body["links"]
+            pages.append(await zaqar.call("GET", link["href"]))
+        assert ids_of(pages[-1]) == [id]
+        assert len(pages) == 5  # two messages are read at a time
 
 
 async def test_claimed_messages_are_listed_if_asked_for_with_their_claim_at_the_end_of_their_path() -> None:

@@ -239,3 +239,28 @@ async def test_requests_are_counted_by_the_template_of_their_route(zaqar: ZaqarA
         )
     }
     assert set(counts.values()) == {1}, json.dumps([*counts.items()])
+
+
+@each_case(
+    "method, path",
+    [
+        (method, path.replace("?", text))
+        for method, path in (
+            ("GET", "/v2/queues/q/claims/?"), ("PATCH", "/v2/queues/q/claims/?"), ("DELETE", "/v2/queues/q/claims/?"),
+            ("GET", "/v2/queues/q/messages/?"), ("DELETE", "/v2/queues/q/messages/?"), ("GET", "/v2/?"),
+        )
+        for text in ("%ED%A0%80", "%FF", "%00", "%F0%9F%98%80", "a%2Fb")
+    ],
+)  # fmt: skip
+async def test_odd_bytes_in_a_path_are_no_fault(zaqar: ZaqarApi, method: str, path: str) -> None:
+    answer = await zaqar.call(method, path, {"ttl": 60} if method == "PATCH" else None)
+    assert answer.status in (204, 400, 404), answer
+
+
+@each_case("text", ["%ED%A0%80", "%FF", "%00", "%F0%9F%98%80", "%2F", "%C3%A4%2F"])
+async def test_odd_bytes_in_a_query_are_no_fault(zaqar: ZaqarApi, text: str) -> None:
+    await zaqar.call("PUT", "/v2/queues/q")
+    for path in ("/v2/queues?", "/v2/queues/q/messages?"):
+        for name in ("marker", "ids", "limit", "detailed", "name", "echo", "claim_id", "pop", text):
+            answer = await zaqar.call("GET", f"{path}{name}={text}")
+            assert answer.status in (200, 400, 404), (path, name, answer)
