@@ -28,6 +28,7 @@ from later.core.queue_metadata import (
     split_metadata,
 )
 from later.core.task import unpack_id
+from later.core.validation import parse_topic
 from later.store import scripts
 from later.store.client import Client
 from later.store.dead_letters import PURGEABLE, DeadLetters
@@ -263,7 +264,7 @@ class QueueBook:
         dead_to = None if replacement is None else replacement.settings.fields.get("dead_to")
         if replacement is not None and dead_to:
             policies.with_settings(scope, replacement.settings)
-            await self.ensure(str(dead_to))
+            await self.ensure(parse_topic(str(dead_to)))
 
     async def _is_there(self, policies: Policies, topic: str) -> bool:
         return _is_declared(policies, topic) or _has_messages(await self._count(topic))

@@ -184,6 +184,17 @@ async def test_refused_metadata_make_no_dead_letter_queue(store: StoreFixture) -
     assert (await store.policies.read()).settings == {}
 
 
+async def test_a_dead_letter_queue_whose_topic_would_be_too_long_is_refused(store: StoreFixture) -> None:
+    """Such a policy is ignored when a message dies, and no call could name the queue."""
+    jobs, named = f"{'p' * 200}/jobs", "d" * 64
+    with pytest.raises(Refused, match=r"^topic: expected a string of 1 to 255 bytes"):
+        await store.queues.create(jobs, {"_dead_letter_queue": named})
+    await store.queues.ensure(jobs)
+    with pytest.raises(Refused, match=r"^topic: expected a string of 1 to 255 bytes"):
+        await store.queues.change(jobs, [add("_dead_letter_queue", named)])
+    assert (await store.policies.read()).topics == [jobs]
+
+
 @each_case("depth, taken", [(100, True), (101, False), (2000, False)])
 async def test_metadata_are_not_nested_so_deeply_that_they_could_not_be_read(
     store: StoreFixture, depth: int, taken: bool
