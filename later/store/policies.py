@@ -21,7 +21,7 @@ from later.store.codec import pairs
 from later.store.keys import Bucket, Keys
 from later.store.schema import PULL
 from later.store.scripts import Argument
-from later.store.shared_read import FRESH_S, MAX_STARTS, REREAD_EVERY_S, PacedRead, SharedRead
+from later.store.shared_read import FRESH_S, MAX_STARTS, PacedRead, SharedRead
 
 CHANGES_KEPT = 1000
 """Changes that the store remembers: a process that has missed more reads all policies anew."""
@@ -56,7 +56,7 @@ class PolicyBook:
         """Topics of which an origin is held, and when (ms) the last of these holds ends."""
         self._read_at = -FRESH_S
         self._shared_read = SharedRead(self._read)
-        self._paced_read = PacedRead(self._shared_read.renew, REREAD_EVERY_S)
+        self._paced_read = PacedRead(self._shared_read.renew)
         self._changing = asyncio.Lock()
 
     async def current(self) -> Policies:
@@ -73,8 +73,8 @@ class PolicyBook:
     async def reread(self) -> Policies:
         """Return policies that are read from now on, for a caller that `latest` refuses. Raises StoreDown.
 
-        They are the same object if nothing has changed. A caller that is refused again and again makes the store read
-        once in `REREAD_EVERY_S`; all that wait for that share it.
+        They are the same object if nothing has changed. Callers that are refused again and again make the store read
+        as often as `PacedRead` says; all that wait for that share it.
         """
         await self._paced_read.wait()
         return self.latest

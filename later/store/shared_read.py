@@ -9,8 +9,13 @@ from later.core.errors import StoreDown
 
 FRESH_S = 1.5
 """Policies, keys and rotations read longer ago are read again before they are used: a change takes effect soon."""
-REREAD_EVERY_S = 0.1
-"""How far apart reads for callers begin that were refused by what was read before: they may try again and again."""
+REREAD_EVERY_S = 0.01
+"""How far apart, at least, reads for callers begin that were refused by what was read before: they may try again and
+again, or send thousands of items of which some are refused."""
+REREAD_SHARE = 10
+"""Such a read may take one part in so many of the time: a slower one is followed by a longer pause,"""
+MAX_REREAD_PAUSE_S = 0.1
+"""but not by a longer one than this."""
 MAX_STARTS = 20
 """How often a change of them starts over because another one was made in the meantime."""
 
@@ -59,14 +64,14 @@ class SharedRead:
 
 
 class PacedRead:
-    """Runs `read` for callers that want one which begins after their call, at most once in `every_s`.
+    """Runs `read` for callers that want one which begins after their call, one at a time and not too often.
 
     All callers that wait for the next one share it.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[None]], every_s: float) -> None:
+    def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
         self._read = read
-        self._every_s = every_s
+        self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
         """The read that has not begun, if any."""
         self._free_at = 0.0
@@ -81,10 +86,15 @@ class PacedRead:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(self._free_at - loop.time(), 0))
-        self._free_at = loop.time() + self._every_s
-        self._next = None  # callers that come from now on need another one
-        await self._read()
+        async with self._turn:
+            await asyncio.sleep(max(self._free_at - loop.time(), 0))
+            self._next = None  # callers that come from now on need another one
+            began = loop.time()
+            try:
+                await self._read()
+            finally:
+                pause_s = REREAD_SHARE * (loop.time() - began)
+                self._free_at = began + min(max(pause_s, REREAD_EVERY_S), MAX_REREAD_PAUSE_S)
 
 
 def _retrieve_error(reading: asyncio.Task[None]) -> None:

@@ -15,7 +15,7 @@ from later.core.policy_scopes import NO_SETTINGS, Policies, Settings, namespace_
 from later.store import policies as policies_module
 from later.store.policies import CHANGES_KEPT, PolicyBook
 from later.store.scripts import Command
-from later.store.shared_read import FRESH_S, REREAD_EVERY_S
+from later.store.shared_read import FRESH_S, REREAD_EVERY_S, PacedRead
 from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 
@@ -255,6 +255,19 @@ class TestSharedRead:
         await asyncio.gather(*(counting.reread() for _ in range(1000)))
         assert counting.reads == 2
         assert time.monotonic() - started >= REREAD_EVERY_S
+
+    async def test_slow_reads_for_callers_that_are_refused_take_a_tenth_of_the_time(self) -> None:
+        begins: list[float] = []
+
+        async def read() -> None:
+            begins.append(time.monotonic())
+            await asyncio.sleep(0.005)
+
+        paced = PacedRead(read)
+        await asyncio.gather(paced.wait(), paced.wait())
+        await asyncio.gather(paced.wait(), paced.wait())
+        first, second = begins
+        assert second - first >= 0.05
 
     async def test_a_read_for_a_caller_that_is_refused_does_not_share_one_that_began_before_it(
         self, counting: CountingPolicyBook
