@@ -13,9 +13,9 @@ REREAD_EVERY_S = 0.01
 """How far apart, at least, reads for callers begin that were refused by what was read before: they may try again and
 again, or send thousands of items of which some are refused."""
 REREAD_SHARE = 10
-"""Such a read may take one part in so many of the time: a slower one is followed by a longer pause,"""
+"""Such reads may take one part in so many of the time: a slow one is followed by a longer pause."""
 MAX_REREAD_PAUSE_S = 0.1
-"""but not by a longer one than this."""
+"""How far apart they are at most, however slow they are."""
 MAX_STARTS = 20
 """How often a change of them starts over because another one was made in the meantime."""
 
