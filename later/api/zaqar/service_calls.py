@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 
@@ -31,6 +32,8 @@ class ServiceHandlers:
         self._store = store
         self._pending_writes = pending_writes
         self._why_not_ready = why_not_ready
+        self._counts: dict[str, asyncio.Task[dict[str, int]]] = {}
+        """The counts of projects' messages that are being made."""
 
     async def home(self, request: web.Request, call: ZaqarCall) -> web.StreamResponse:
         """`GET /v2/`."""
@@ -56,7 +59,7 @@ class ServiceHandlers:
             except StoreFull:
                 is_full = True
             seconds = perf_counter() - started
-            volume = await self._count_messages(call.project)
+            volume = await self._share_count(call.project)
         return document_response(
             {
                 "storage_reachable": True,
@@ -64,6 +67,14 @@ class ServiceHandlers:
                 "operation_status": {"write": {"succeeded": not is_full, "seconds": seconds, "ref": None}},
             }
         )
+
+    async def _share_count(self, project: str) -> dict[str, int]:
+        """Return what `_count_messages` does, which reads every queue: calls that come meanwhile share the count."""
+        count = self._counts.get(project)
+        if count is None:
+            count = self._counts[project] = asyncio.create_task(self._count_messages(project))
+            count.add_done_callback(lambda _: self._counts.pop(project))
+        return await asyncio.shield(count)
 
     async def _count_messages(self, project: str) -> dict[str, int]:
         """Return how many messages the queues of a project hold."""

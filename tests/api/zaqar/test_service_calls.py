@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
 from urllib.parse import urljoin
+
+import pytest
 
 from later.api.routes import ROUTES
 from later.core.api_keys import Scope
@@ -90,3 +94,33 @@ async def test_health_counts_the_messages_of_the_project(zaqar: ZaqarApi) -> Non
 async def test_the_routes_that_only_read_ask_for_that_scope(api: ApiFixture) -> None:
     scopes = {route.path: route.scope for route in api.http.app[ROUTES] if route.is_zaqar}
     assert {scopes[path] for path in ("/v2/", "/v2/ping", "/v2/health", "/v2/queues")} == {Scope.READ}
+
+
+async def test_the_messages_of_a_project_are_counted_once_for_all_that_ask_at_once(
+    zaqar: ZaqarApi, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count reads every queue: many that ask would keep the store from its other clients."""
+    await zaqar.call("POST", "/v2/queues/jobs/messages", {"messages": [{"body": 1}]})
+    counted, page, ping = list[str](), api.store.topic_index.page, api.store.stats.ping
+    pings, all_have_asked = list[int](), asyncio.Event()
+
+    async def count_pings() -> None:
+        await ping()
+        pings.append(1)
+        if len(pings) == 11:
+            all_have_asked.set()
+
+    async def count(*args: Any, namespace: str, **options: Any) -> Any:
+        counted.append(namespace)
+        await all_have_asked.wait()
+        return await page(*args, namespace=namespace, **options)
+
+    monkeypatch.setattr(api.store.stats, "ping", count_pings)
+    monkeypatch.setattr(api.store.topic_index, "page", count)
+    calls = [zaqar.call("GET", "/v2/health") for _ in range(10)]
+    *answers, other = await asyncio.gather(*calls, ZaqarApi(api, project="other").call("GET", "/v2/health"))
+    assert [answer.body["message_volume"]["total"] for answer in answers] == [1] * 10
+    assert other.body["message_volume"]["total"] == 0
+    assert sorted(counted) == sorted(["other", zaqar.project])
+    await zaqar.call("POST", "/v2/queues/jobs/messages", {"messages": [{"body": 2}]})
+    assert (await zaqar.call("GET", "/v2/health")).body["message_volume"]["total"] == 2
