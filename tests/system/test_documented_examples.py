@@ -24,7 +24,7 @@ import pytest
 from tests.system.api_client import create, query
 from tests.system.daemons import COMMAND, Daemon, environment, run_up
 from tests.system.receivers import Receiver, done, in_sequence, status
-from tests.system.waiting import wait_until
+from tests.system.waiting import PROPAGATION_S, wait_until
 
 DOCUMENTS = Path(__file__).parent.parent.parent / "docs"
 TOPICS, OPERATIONS = DOCUMENTS / "topics.md", DOCUMENTS / "operations.md"
@@ -32,8 +32,6 @@ API, RECEIVER = "http://127.0.0.1:8080", "http://127.0.0.1:8888/"
 """The addresses in the documents."""
 MAX_LATENESS_S = 10.0
 """How late the output after a sleep may be on a busy machine."""
-PROPAGATION_S = 2.0
-"""Every process sees a change within this time."""
 CHANGE = re.compile(r"later \w+ (set|unset|pause|resume) |curl .*-X ")
 CREATE = re.compile(r"later create |curl .*/create ")
 

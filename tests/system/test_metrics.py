@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.system.api_client import create, post, read_metric
 from tests.system.daemons import run_up
 from tests.system.receivers import Receiver
-from tests.system.waiting import wait_until
+from tests.system.waiting import PROPAGATION_S, wait_until
 
 READ_EVERY_S = 20.0
 """The gauges of the store are read every 15 s."""
@@ -17,6 +17,7 @@ READ_EVERY_S = 20.0
 def test_tasks_of_a_paused_topic_are_held_by_the_pause(folder: Path, data: Path, receiver: Receiver) -> None:
     with run_up(folder, data) as up:
         post(up.url, "/topics/order/pause", {})
+        time.sleep(PROPAGATION_S)
         ids = {create(up.url, topic="order", callback=receiver.url()) for _ in range(3)}
         due = 'later_tasks_due{held="pause",topic="order"}'
         wait_until(lambda: read_metric(up.url, due) == 3, "the tasks are counted", READ_EVERY_S)

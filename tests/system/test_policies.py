@@ -18,10 +18,8 @@ from tests.system.api_client import call, create, post, query
 from tests.system.daemons import Daemon, kill_orphaned_store, run_daemon, run_up, shards_option
 from tests.system.receivers import Receiver, code, delayed, run_receiver, status
 from tests.system.stores import StoreServer
-from tests.system.waiting import wait_until
+from tests.system.waiting import PROPAGATION_S, wait_until
 
-PROPAGATION_S = 2.0
-"""Every process sees a change within this time."""
 TOLERANCE_S = 1.0
 """Tolerance for lateness on a busy machine."""
 PULSAR_PATH = "/admin/v2/persistent/public/default/order/delayedDelivery"

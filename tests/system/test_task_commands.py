@@ -19,7 +19,7 @@ from tests.system.api_client import build_tasks, create, create_many, get, query
 from tests.system.daemons import COMMAND, Daemon, environment, run_daemon, run_up, shards_option
 from tests.system.receivers import Receiver, done, hang, in_sequence, status
 from tests.system.stores import StoreServer
-from tests.system.waiting import wait_until
+from tests.system.waiting import PROPAGATION_S, wait_until
 
 FAR = 3600
 STATES = ("delay", "unack", "error", "dead")
@@ -32,8 +32,6 @@ INTERRUPTIBLE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from later.cli import main; main()",
 )
 """The same command with SIGINT enabled, which is ignored if the tests run in the background."""
-PROPAGATION_S = 2.0
-"""Every process sees a change of a policy within this time."""
 
 
 @pytest.fixture

@@ -15,11 +15,9 @@ from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, format_policy
 from tests.system.api_client import create, get
 from tests.system.daemons import COMMAND, Daemon, environment, run_up
 from tests.system.receivers import Receiver
-from tests.system.waiting import wait_until
+from tests.system.waiting import PROPAGATION_S, wait_until
 
 FAR = 3600
-PROPAGATION_S = 2.0
-"""Every process sees a change within this time."""
 DAEMON_LEVEL = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT_POLICY).items()}
 
 

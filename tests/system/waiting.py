@@ -8,6 +8,8 @@ from typing import TypeVar
 
 TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 0.02
+PROPAGATION_S = 2.0
+"""Every process knows a change of a policy after this time."""
 
 Result = TypeVar("Result")
 
