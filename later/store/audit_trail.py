@@ -18,7 +18,7 @@ import structlog
 from later.core.audit_event import AUDIT_LOGGER, KEY_ACTIONS, AuditEvent
 from later.core.clock import Clock
 from later.core.errors import LaterError
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.keys import Keys
 from later.store.scripts import Command
 
@@ -49,7 +49,7 @@ class AuditEntry(NamedTuple):
 class AuditTrail:
     """Records events, and reads them back. `on_record`, if it is set, is called when there is something to flush."""
 
-    def __init__(self, client: Client, keys: Keys, clock: Clock) -> None:
+    def __init__(self, client: StoreClient, keys: Keys, clock: Clock) -> None:
         self._client = client
         self._key = keys.audit_trail
         self._clock = clock

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from later.core.errors import LaterError, NotFound, Refused
 from later.core.task import Task
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.keys import Keys, counter_name
 from later.store.scripts import Argument, Command
 from later.store.types import JobBatch, JobCounts
@@ -38,7 +38,7 @@ def batch_digest(items: Sequence[bytes], tasks: Sequence[Task | Refused]) -> byt
 class BulkJobs:
     """Counts batches into jobs. Every method raises StoreDown."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 

@@ -24,7 +24,7 @@ from later.core.errors import LaterError, NotFound, StoreDown
 from later.core.lease import Lease
 from later.core.task import Task, pack_id, unpack_id
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import raise_errors
 from later.store.expiry import Expiry
 from later.store.keys import CLAIM_NAME_CHARS, Bucket, Keys, Shard
@@ -63,7 +63,7 @@ class _Part(NamedTuple):
 class ClaimRecords:
     """Claims under an id. Every method raises StoreDown; where one writes, it is not known then whether it did."""
 
-    def __init__(self, client: Client, keys: Keys, pulls: Pulls, lookup: Lookup, expiry: Expiry) -> None:
+    def __init__(self, client: StoreClient, keys: Keys, pulls: Pulls, lookup: Lookup, expiry: Expiry) -> None:
         self._client = client
         self._keys = keys
         self._pulls = pulls

@@ -102,7 +102,7 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
     return Redis.from_pool(pool)
 
 
-class Client:
+class StoreClient:
     """Runs pipelines: without MULTI, with an answer for each command, never longer than the timeout.
 
     `check` runs before the first command on a server, and again until it passes: nothing may be written before. It

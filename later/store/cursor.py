@@ -14,7 +14,7 @@ from typing import NamedTuple
 from later.core.errors import LaterError
 from later.core.task import decode_task_or_error, pack_id, unpack_id
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import MAX_BODIES, UNREAD, build_record, pairs, parse_failure, parse_rows, raise_errors
 from later.store.fanout import fan_out, fan_out_reads
 from later.store.keys import Bucket, Keys, Shard, ShardTopic
@@ -39,7 +39,7 @@ class BucketEntry(NamedTuple):
 class Listing:
     """Lists the tasks in a topic's buckets."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 
@@ -111,7 +111,7 @@ class FilteredCursor:
     """
 
     def __init__(
-        self, client: Client, keys: Keys, ranges: Sequence[BucketRange], reason: str | None, ahead: int
+        self, client: StoreClient, keys: Keys, ranges: Sequence[BucketRange], reason: str | None, ahead: int
     ) -> None:
         self.examined = 0
         self.position: tuple[int, str] | None = None
@@ -163,7 +163,7 @@ class FilteredCursor:
 class BucketCursor:
     """A cursor over ranges of a topic's buckets, in one order. `ahead` is about how many entries will be fetched."""
 
-    def __init__(self, client: Client, keys: Keys, ranges: Sequence[BucketRange], ahead: int) -> None:
+    def __init__(self, client: StoreClient, keys: Keys, ranges: Sequence[BucketRange], ahead: int) -> None:
         self._client = client
         self._sources = [_ShardSource(shard, range_) for range_ in ranges for shard in keys.shards]
         self._ahead = ahead

@@ -17,7 +17,7 @@ from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, encode_task, pack_id
 from later.core.task_names import id_of
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import StoredTask
 from later.store.due_notices import DueNotices
 from later.store.expiry import Expiry
@@ -54,7 +54,7 @@ class DeadLetterTopics:
     """Moves dead tasks to dead-letter topics, and back. Claims that wait are told of them in the same round trip."""
 
     def __init__(
-        self, client: Client, keys: Keys, tasks: Tasks, lookup: Lookup, expiry: Expiry, due_notices: DueNotices
+        self, client: StoreClient, keys: Keys, tasks: Tasks, lookup: Lookup, expiry: Expiry, due_notices: DueNotices
     ) -> None:
         self._client = client
         self._keys = keys

@@ -14,7 +14,7 @@ from later.core.errors import StoreDown
 from later.core.task import Task, decode_task_or_error, encode_task, unpack_id
 from later.core.validation import MAX_AHEAD_MS
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import MAX_BODIES, UNREAD, raise_errors
 from later.store.cursor import BucketEntry, FilteredCursor
 from later.store.expiry import Expiry
@@ -85,7 +85,7 @@ class DeadLetters:
     Each call is limited to `MAX_MOVES` and `MAX_EXAMINED`, and is repeated for the rest.
     """
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
         self._expiry = Expiry(client, keys)

@@ -15,7 +15,7 @@ from later.core.errors import UnreadableBody
 from later.core.policy import MAX_CLAIM_LEASE_MS
 from later.core.task import Task, decode_task, unpack_id
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.keys import Bucket, Keys, Shard, expiry_member, glob_escape
 from later.store.scripts import Argument, Command, Script
 
@@ -125,7 +125,7 @@ class Doctor:
     Every method raises StoreDown.
     """
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self.tasks = 0
         self.entries = 0
         self._client = client

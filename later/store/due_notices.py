@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from later.core.errors import LaterError
 from later.core.task import Task
-from later.store.client import Client, translate
+from later.store.client import StoreClient, translate
 from later.store.keys import ItemGroup, Keys
 from later.store.scripts import Command
 
@@ -34,7 +34,7 @@ RETRY_S = (0.1, 0.2, 0.5, 1.0)
 class DueNotices:
     """Sends notices, and receives those of other processes: `<due time in ms> <topic>`."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._channel = keys.due_notices
         self._own: Counter[bytes] = Counter()

@@ -15,7 +15,7 @@ from later.core.errors import Conflict, InFlight, LaterError, NotFound, StoreDow
 from later.core.task import Task, encode_task, pack_id
 from later.core.task_names import id_of, pack_remembered
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket
 from later.store.dead_letter_topics import DeadLetterTopics
 from later.store.dead_letters import Redrive, redrive_command
@@ -60,7 +60,7 @@ class _Verb(NamedTuple, Generic[Item]):
 class Edits:
     """Changes and removes tasks by id, with a result for each item. If StoreDown is raised, some may have changed."""
 
-    def __init__(self, client: Client, keys: Keys, dead_letter_topics: DeadLetterTopics) -> None:
+    def __init__(self, client: StoreClient, keys: Keys, dead_letter_topics: DeadLetterTopics) -> None:
         self._client = client
         self._keys = keys
         self._dead_letter_topics = dead_letter_topics

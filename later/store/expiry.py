@@ -11,7 +11,7 @@ from later.core.retry import Failure, encode_failure, is_expired
 from later.core.task import Task, decode_task_or_error, pack_id, unpack_id
 from later.core.task_names import name_of, pack_remembered
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import MAX_BODIES, UNREAD, parse_failure, raise_errors
 from later.store.fanout import MAX_READ_BYTES, fan_out, parse_flags
 from later.store.keys import Bucket, Keys, ShardTopic, expiry_member, parse_expiry_member
@@ -25,7 +25,7 @@ NO_CURSORS: Mapping[int, int] = {}
 class Expiry:
     """Lets tasks expire, and removes dead tasks. Every method raises StoreDown."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 

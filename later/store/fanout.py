@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from redis.exceptions import ResponseError
 
 from later.core.errors import LaterError
-from later.store.client import Client, translate
+from later.store.client import StoreClient, translate
 from later.store.keys import ItemGroup, ShardTopic, TopicGroup, group_items
 from later.store.scripts import Command
 
@@ -25,7 +25,7 @@ class LeadingCommands:
         self.answers: list[Any] = []
         self._commands = commands
 
-    async def execute_with(self, client: Client, verb: str, commands: Sequence[Command]) -> list[Any]:
+    async def execute_with(self, client: StoreClient, verb: str, commands: Sequence[Command]) -> list[Any]:
         """Run these commands and those of a verb, and return the answers to the latter. Raises StoreDown."""
         answers = await client.execute_each(verb, [*self._commands, *commands])
         self.answers = answers[: len(self._commands)]
@@ -53,7 +53,7 @@ def parse_flags(answer: Sequence[int]) -> list[bool]:
 
 
 async def fan_out(
-    client: Client,
+    client: StoreClient,
     verb: str,
     items: Sequence[Item],
     locate: Callable[[Item], ShardTopic],
@@ -71,7 +71,7 @@ async def fan_out(
 
 
 async def fan_out_reads(
-    client: Client,
+    client: StoreClient,
     verb: str,
     items: Sequence[Item],
     locate: Callable[[Item], ShardTopic],

@@ -17,7 +17,7 @@ from later.core.errors import Conflict, StoreDown, StoreFault
 from later.core.key_set import KeySet
 from later.core.policy import MIN_RATE
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Keys
 from later.store.scripts import Argument, Command
@@ -50,7 +50,7 @@ _decode = msgspec.json.Decoder(StoredKey).decode
 class KeyBook:
     """Reads and changes the keys, and writes when each was used. `monotonic` returns seconds."""
 
-    def __init__(self, client: Client, keys: Keys, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: StoreClient, keys: Keys, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._keys = [keys.api_keys, keys.key_uses]
         self._monotonic = monotonic

@@ -14,7 +14,7 @@ from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
 from later.core.task import Task, decode_task_or_error, pack_id
 from later.core.task_names import can_be_in, id_of, pack_remembered
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import MAX_BODIES, UNREAD, StoredTask, TaskRow, build_record, in_no_bucket, parse_rows
 from later.store.fanout import fan_out, fan_out_reads
 from later.store.keys import Bucket, Keys, ShardTopic
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 class Lookup:
     """Reads tasks by id. Every method raises StoreDown."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
         self._topic = b""

@@ -12,7 +12,7 @@ from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.audit_trail import AuditTrail
 from later.store.bulk_jobs import BulkJobs
 from later.store.claim_records import ClaimRecords
-from later.store.client import Client, connect
+from later.store.client import StoreClient, connect
 from later.store.cursor import Listing
 from later.store.dead_letter_topics import DeadLetterTopics
 from later.store.dead_letters import DeadLetters
@@ -41,7 +41,7 @@ from later.store.topic_index import TopicIndex
 class Store:
     """An open store: one client, and a part for each group of verbs."""
 
-    client: Client
+    client: StoreClient
     clock: Clock
     time: StoreTime
     keys: Keys
@@ -72,7 +72,7 @@ class Store:
         await self.client.aclose()
 
 
-def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instance: str = "") -> Store:
+def build_store(client: StoreClient, clock: Clock, keys: Keys, policy: Policy, instance: str = "") -> Store:
     """Build all parts on one client.
 
     `policy` applies where nothing is set; `instance` is the name under which this process takes permits.
@@ -136,7 +136,7 @@ def connect_store(
         return server
 
     redis = connect(settings.url, clock, settings.timeout_s)
-    client = Client(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)
+    client = StoreClient(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)
     return build_store(client, clock, Keys(settings.prefix, shards), policy, instance)
 
 
@@ -147,7 +147,7 @@ async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, defa
         StoreMismatch: this version of later cannot use the data.
         StoreDown: the store cannot be reached.
     """
-    client = Client(connect(settings.url, clock, settings.timeout_s), clock, timeout_s=settings.timeout_s)
+    client = StoreClient(connect(settings.url, clock, settings.timeout_s), clock, timeout_s=settings.timeout_s)
     try:
         stored = await stored_shards(client.execute_each, settings.prefix)
     except BaseException:

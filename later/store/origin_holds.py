@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from later.core.origin import Origin
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Keys
 
@@ -17,7 +17,7 @@ MAX_HOLDS = 1000
 class OriginHolds:
     """The holds of origins. Every method raises StoreDown."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from later.core.errors import LaterError
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.holds import PAUSED_RANGE
 from later.store.keys import Bucket, Keys
 from later.store.scripts import Argument, Command
@@ -45,7 +45,7 @@ class PermitGrant(NamedTuple):
 class Permits:
     """Holds topics and takes permits for them. `instance` names this process. Every method raises StoreDown."""
 
-    def __init__(self, client: Client, keys: Keys, instance: str) -> None:
+    def __init__(self, client: StoreClient, keys: Keys, instance: str) -> None:
         self._client = client
         self._keys = keys
         self._instance = instance

@@ -16,7 +16,7 @@ from later.core.errors import Conflict, LaterError
 from later.core.policy import Deliver, Policy
 from later.core.policy_scopes import NO_SETTINGS, Level, Policies, PolicyScope, Settings
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Bucket, Keys
 from later.store.schema import PULL
@@ -40,7 +40,7 @@ class Replacement(NamedTuple):
 class PolicyBook:
     """Reads and changes policies. `daemon` applies where nothing is set; `monotonic` returns seconds."""
 
-    def __init__(self, client: Client, keys: Keys, daemon: Policy, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: StoreClient, keys: Keys, daemon: Policy, monotonic: Callable[[], float]) -> None:
         self._client = client
         self._keys = [keys.policies, keys.policy_changes, keys.ramps, keys.held_origin_topics]
         self._written_keys = [keys.policies, keys.policy_changes, keys.queues]

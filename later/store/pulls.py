@@ -25,7 +25,7 @@ from later.core.retry import Nack, SettleTarget, Verdict, encode_failure, judge_
 from later.core.task import Task, pack_id
 from later.core.task_names import pack_remembered
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.dead_letter_topics import DeadLetterTopics, TopicChange
 from later.store.due_notices import DueNotices
@@ -57,7 +57,7 @@ class Pulls:
 
     def __init__(
         self,
-        client: Client,
+        client: StoreClient,
         keys: Keys,
         tasks: Tasks,
         lookup: Lookup,

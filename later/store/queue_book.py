@@ -30,7 +30,7 @@ from later.core.queue_metadata import (
 from later.core.task import unpack_id
 from later.core.validation import parse_topic
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.dead_letters import PURGEABLE, DeadLetters
 from later.store.keys import Bucket, Keys
 from later.store.policies import PolicyBook, Replacement
@@ -76,7 +76,7 @@ class QueueBook:
 
     def __init__(
         self,
-        client: Client,
+        client: StoreClient,
         keys: Keys,
         policies: PolicyBook,
         stats: Stats,

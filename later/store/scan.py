@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from later.core.task import decode_task_or_error, unpack_id
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import MAX_BODIES, NO_LEASE, pairs, parse_attempts, parse_failure, parse_lease
 from later.store.fanout import split_by_weight
 from later.store.keys import Bucket, Keys
@@ -64,7 +64,7 @@ class ScanSplit(NamedTuple):
 class Scanner:
     """Splits ranges and reads splits. Every method raises StoreDown."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 

@@ -13,7 +13,7 @@ from later.store.keys import SCHEMA_VERSION, meta_key
 from later.store.scripts import Command
 
 Execute = Callable[[str, Sequence[Command]], Awaitable[list[Any]]]
-"""`Client.execute_each`."""
+"""`StoreClient.execute_each`."""
 
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (7, 2)

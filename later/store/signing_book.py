@@ -13,7 +13,7 @@ from later.core.clock import Interval
 from later.core.errors import Conflict
 from later.core.signing import UNREADABLE, Generations, KeyRing, Master, SecretScope
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Keys
 from later.store.scripts import Argument
@@ -34,7 +34,7 @@ class SigningBook:
 
     def __init__(
         self,
-        client: Client,
+        client: StoreClient,
         keys: Keys,
         monotonic: Callable[[], float],
         now: Callable[[], Awaitable[Interval]],

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from later.core.held import TopicHold
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import pairs, parse_time
 from later.store.fanout import split_by_weight
 from later.store.holds import held_until, is_for_rate, is_held
@@ -71,7 +71,7 @@ class ServerFacts(NamedTuple):
 class Stats:
     """Reads statistics, and keeps the workers' heartbeats. Every method raises StoreDown."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 

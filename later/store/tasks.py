@@ -21,7 +21,7 @@ from later.core.task import Task, decode_task_or_error, encode_task, pack_id, un
 from later.core.task_names import name_of, pack_remembered
 from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.codec import parse_failure, parse_put_back, parse_time
 from later.store.due_notices import DueNotices
 from later.store.fanout import LeadingCommands, parse_flags, spread_answers, spread_by_topic
@@ -63,7 +63,7 @@ GiveBackArguments = tuple[Argument, Argument, Argument, Argument]
 class Tasks:
     """Tasks on their way through the buckets."""
 
-    def __init__(self, client: Client, keys: Keys, due_notices: DueNotices) -> None:
+    def __init__(self, client: StoreClient, keys: Keys, due_notices: DueNotices) -> None:
         self._client = client
         self._keys = keys
         self._lookup = Lookup(client, keys)

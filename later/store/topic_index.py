@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from later.core.policy_scopes import namespace_from_topic
 from later.core.validation import DEFAULT_NAMESPACE
 from later.store import scripts
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.keys import Keys, Shard
 from later.store.schema import INDEX_IS_COMPLETE
 from later.store.scripts import Argument, Command
@@ -26,7 +26,7 @@ LAST = "\U0010ffff" * 64
 class TopicIndex:
     """Lists topics by name. Every method raises StoreDown."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
         self._stats = Stats(client, keys)

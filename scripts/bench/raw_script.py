@@ -13,7 +13,7 @@ from typing import Any, cast
 import hiredis
 
 from later.core.task import pack_id
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.due_notices import DueNotices
 from later.store.keys import Keys
 from later.store.scripts import BY_SHA, Command
@@ -93,7 +93,7 @@ class _RecordedError(Exception):
 def record_commands(call: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
     """Return the commands that a call of the store package would send."""
     recorder, keys = _RecordingClient(), Keys("later", 1)
-    client = cast("Client", recorder)
+    client = cast("StoreClient", recorder)
 
     async def run() -> None:
         await call(Tasks(client, keys, DueNotices(client, keys)))

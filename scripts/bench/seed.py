@@ -13,7 +13,7 @@ import uvloop
 from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.core.task import Task, new_id
-from later.store.client import Client, connect
+from later.store.client import StoreClient, connect
 from later.store.due_notices import DueNotices
 from later.store.keys import Keys
 from later.store.tasks import Tasks
@@ -66,7 +66,7 @@ def run_with_tasks(url: str, call: Callable[[Tasks], Awaitable[Result]]) -> Resu
 
     async def run() -> Result:
         keys, clock = Keys("later", 1), Clock(time.monotonic, time.time)
-        client = Client(connect(url, clock, STORE_TIMEOUT_S), clock, timeout_s=STORE_TIMEOUT_S)
+        client = StoreClient(connect(url, clock, STORE_TIMEOUT_S), clock, timeout_s=STORE_TIMEOUT_S)
         try:
             return await call(Tasks(client, keys, DueNotices(client, keys)))
         finally:

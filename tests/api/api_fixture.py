@@ -26,7 +26,7 @@ from later.core.clock import Clock, rfc3339
 from later.core.errors import LaterError, StoreDown
 from later.core.policy import Policy
 from later.metrics import Exposition, Metrics
-from later.store.client import Client
+from later.store.client import StoreClient
 from later.store.keys import Keys
 from later.store.open import Store, build_store
 from later.store.scripts import Command
@@ -40,7 +40,7 @@ MINIMAL = {"topic": "order", "callback": "http://127.0.0.1:8888/success"}
 DAY_MS = 86_400_000
 
 
-class UnreliableClient(Client):
+class UnreliableClient(StoreClient):
     """A client of a store of which some shards are down, or that does not answer until `resume` is set."""
 
     shards_down: Sequence[int] = ()

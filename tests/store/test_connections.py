@@ -15,7 +15,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from later.core.clock import Clock
 from later.core.errors import StoreDown
-from later.store.client import MAX_CONNECTIONS, Client, connect, stream_reader, translate
+from later.store.client import MAX_CONNECTIONS, StoreClient, connect, stream_reader, translate
 
 TIMEOUT_S = 10.0
 """Longer than any answer of a working store takes, even on a busy machine."""
@@ -84,10 +84,10 @@ async def proxy(server_url: str) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def client(proxy: Proxy) -> AsyncIterator[Client]:
+async def client(proxy: Proxy) -> AsyncIterator[StoreClient]:
     """A client with many idle connections."""
     clock = Clock(time.monotonic, time.time)
-    client = Client(
+    client = StoreClient(
         connect(f"redis://127.0.0.1:{proxy.port}/0", clock, TIMEOUT_S),
         clock,
         timeout_s=TIMEOUT_S,
@@ -97,11 +97,11 @@ async def client(proxy: Proxy) -> AsyncIterator[Client]:
     await client.aclose()
 
 
-async def ping(client: Client, times: int = 1) -> None:
+async def ping(client: StoreClient, times: int = 1) -> None:
     await asyncio.gather(*(client.execute("ping", ("PING",)) for _ in range(times)))
 
 
-async def test_connections_that_died_together_are_one_failure(proxy: Proxy, client: Client) -> None:
+async def test_connections_that_died_together_are_one_failure(proxy: Proxy, client: StoreClient) -> None:
     proxy.stop_forwarding()
     client.timeout_s = SHORT_TIMEOUT_S
     with pytest.raises(StoreDown, match="did not answer within"):
@@ -110,14 +110,14 @@ async def test_connections_that_died_together_are_one_failure(proxy: Proxy, clie
     await ping(client, MANY)
 
 
-async def test_idle_connections_that_were_reset_cause_no_failure(proxy: Proxy, client: Client) -> None:
+async def test_idle_connections_that_were_reset_cause_no_failure(proxy: Proxy, client: StoreClient) -> None:
     proxy.reset()
     await asyncio.sleep(0.01)  # the resets take some time to arrive
     await ping(client, MANY)
 
 
 async def test_a_round_trip_under_way_when_the_client_closes_leaves_no_connection_open(
-    client: Client, server_url: str
+    client: StoreClient, server_url: str
 ) -> None:
     round_trips = [asyncio.create_task(client.execute_each("ping", [("PING",)] * 5000)) for _ in range(MANY)]
     await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def test_a_round_trip_under_way_when_the_client_closes_leaves_no_connectio
                 await asyncio.sleep(0.01)
 
 
-async def test_redis_py_still_keeps_a_connections_reader_where_a_reset_is_looked_for(client: Client) -> None:
+async def test_redis_py_still_keeps_a_connections_reader_where_a_reset_is_looked_for(client: StoreClient) -> None:
     connection, _ = client._connections._idle[0]
     assert isinstance(stream_reader(connection), asyncio.StreamReader)
 
@@ -141,7 +141,7 @@ class TestUnknownOutcome:
         ("verb", "unknown"), [("create", True), ("query", False), ("count", False), ("dead", False)]
     )
     async def test_a_write_that_was_sent_and_not_answered_may_have_been_run(
-        self, proxy: Proxy, client: Client, verb: str, unknown: bool
+        self, proxy: Proxy, client: StoreClient, verb: str, unknown: bool
     ) -> None:
         proxy.stop_forwarding()
         client.timeout_s = SHORT_TIMEOUT_S
@@ -151,12 +151,12 @@ class TestUnknownOutcome:
 
     async def test_a_write_that_could_not_be_sent_was_not_run(self) -> None:
         clock = Clock(time.monotonic, time.time)
-        client = Client(connect("redis://127.0.0.1:1/0", clock, TIMEOUT_S), clock, timeout_s=TIMEOUT_S)
+        client = StoreClient(connect("redis://127.0.0.1:1/0", clock, TIMEOUT_S), clock, timeout_s=TIMEOUT_S)
         with pytest.raises(StoreDown, match="cannot be reached") as caught:
             await client.execute("create", ("PING",))
         assert not caught.value.unknown
 
-    async def test_a_write_that_waited_for_a_connection_was_not_run(self, client: Client) -> None:
+    async def test_a_write_that_waited_for_a_connection_was_not_run(self, client: StoreClient) -> None:
         slow = [
             asyncio.create_task(client.execute("create", ("BLPOP", "nothing", "0.3"))) for _ in range(MAX_CONNECTIONS)
         ]

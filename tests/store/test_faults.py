@@ -15,7 +15,7 @@ import redis.exceptions as errors
 
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreFault, StoreMismatch
-from later.store.client import Client, connect, translate
+from later.store.client import StoreClient, connect, translate
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.schema import check_store
@@ -70,11 +70,11 @@ async def full(store: StoreFixture) -> AsyncIterator[StoreFixture]:
     await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
-def fresh_client(store: StoreFixture, url: str) -> Client:
+def fresh_client(store: StoreFixture, url: str) -> StoreClient:
     """Return a client as a daemon has it that starts now."""
     clock = Clock(time.monotonic, time.time)
     redis = connect(url, clock, TIMEOUT_S)
-    return Client(
+    return StoreClient(
         redis,
         clock,
         timeout_s=TIMEOUT_S,
@@ -190,14 +190,14 @@ class TestUnreachable:
     async def test_a_store_that_is_not_there_is_down(self, tmp_path: Path) -> None:
         clock = Clock(time.monotonic, time.time)
         redis = connect(f"unix://{tmp_path}/nobody.sock", clock, TIMEOUT_S)
-        client = Client(redis, clock, timeout_s=TIMEOUT_S)
+        client = StoreClient(redis, clock, timeout_s=TIMEOUT_S)
         with pytest.raises(StoreDown, match="cannot be reached"):
             await client.execute("ping", ("PING",))
 
     async def test_a_port_that_refuses_is_down(self) -> None:
         clock = Clock(time.monotonic, time.time)
         redis = connect("redis://127.0.0.1:1/0", clock, TIMEOUT_S)
-        client = Client(redis, clock, timeout_s=TIMEOUT_S)
+        client = StoreClient(redis, clock, timeout_s=TIMEOUT_S)
         with pytest.raises(StoreDown, match="cannot be reached"):
             await client.execute("ping", ("PING",))
 

@@ -9,7 +9,7 @@ import pytest
 from later.core.clock import Clock
 from later.core.errors import StoreMismatch
 from later.store import schema
-from later.store.client import Client, connect
+from later.store.client import StoreClient, connect
 from later.store.schema import check_server, check_store, stored_shards
 from tests.builders import a_task
 from tests.cases import each_case
@@ -17,9 +17,9 @@ from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 
 
-def a_client(url: str, shards: int, prefix: str = "later") -> Client:
+def a_client(url: str, shards: int, prefix: str = "later") -> StoreClient:
     clock = Clock(time.monotonic, time.time)
-    return Client(
+    return StoreClient(
         connect(url, clock, 10),
         clock,
         timeout_s=10,

@@ -13,7 +13,7 @@ import redis
 
 from later.core.clock import Clock
 from later.core.errors import StoreDown, StoreMismatch
-from later.store.client import MAX_CONNECTIONS, Client, connect
+from later.store.client import MAX_CONNECTIONS, StoreClient, connect
 from later.store.open import open_existing_store
 from later.store.schema import Execute, check_store
 from later.store.settings import StoreSettings
@@ -56,17 +56,17 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Address]
 
 
 @pytest.fixture
-async def client(address: Address) -> AsyncIterator[Client]:
+async def client(address: Address) -> AsyncIterator[StoreClient]:
     """A client as a daemon has it, that has used the first server."""
     clock = Clock(time.monotonic, time.time)
     redis = connect(f"unix://{address.path}", clock, 10)
-    client = Client(redis, clock, timeout_s=10, check=lambda run: check_store(run, "later", 4))
+    client = StoreClient(redis, clock, timeout_s=10, check=lambda run: check_store(run, "later", 4))
     await client.execute("set", ("SET", "x", "1"))
     yield client
     await client.aclose()
 
 
-async def execute(client: Client) -> object:
+async def execute(client: StoreClient) -> object:
     """Execute a write. If it meets a connection that has just broken, execute it again, as a caller would."""
     try:
         return await client.execute("set", SET_Y)
@@ -74,7 +74,7 @@ async def execute(client: Client) -> object:
         return await client.execute("set", SET_Y)
 
 
-async def test_one_that_may_evict_tasks_is_refused_until_that_is_changed(address: Address, client: Client) -> None:
+async def test_one_that_may_evict_tasks_is_refused_until_that_is_changed(address: Address, client: StoreClient) -> None:
     server = address.lead_to_new_server("--maxmemory-policy", "allkeys-lru")
     for _ in range(2):
         with pytest.raises(StoreMismatch, match="maxmemory-policy is allkeys-lru"):
@@ -85,7 +85,7 @@ async def test_one_that_may_evict_tasks_is_refused_until_that_is_changed(address
     assert server.get("y") == b"1"
 
 
-async def test_a_bulk_job_refuses_it_too(address: Address, client: Client) -> None:
+async def test_a_bulk_job_refuses_it_too(address: Address, client: StoreClient) -> None:
     settings = StoreSettings(url=f"unix://{address.path}", prefix="later", timeout_s=10)
     store = await open_existing_store(settings, Clock(time.monotonic, time.time))
     server = address.lead_to_new_server("--maxmemory-policy", "allkeys-lru")
@@ -95,7 +95,7 @@ async def test_a_bulk_job_refuses_it_too(address: Address, client: Client) -> No
     await store.aclose()
 
 
-async def test_one_with_another_layout_is_refused(address: Address, client: Client) -> None:
+async def test_one_with_another_layout_is_refused(address: Address, client: StoreClient) -> None:
     server = address.lead_to_new_server()
     server.hset("later:meta", mapping={"schema": 1, "shards": 2})
     with pytest.raises(StoreMismatch, match="--shards 2"):
@@ -103,20 +103,20 @@ async def test_one_with_another_layout_is_refused(address: Address, client: Clie
     assert server.keys() == [b"later:meta"]
 
 
-async def test_an_empty_one_is_laid_out_before_it_is_used(address: Address, client: Client) -> None:
+async def test_an_empty_one_is_laid_out_before_it_is_used(address: Address, client: StoreClient) -> None:
     server = address.lead_to_new_server()
     await execute(client)
     assert server.hgetall("later:meta") == {b"schema": b"1", b"shards": b"4", b"topics": b"1"}
 
 
-async def test_many_callers_at_once_share_one_check(address: Address, client: Client) -> None:
+async def test_many_callers_at_once_share_one_check(address: Address, client: StoreClient) -> None:
     checks = count_checks(client)
     address.lead_to_new_server()
     await asyncio.gather(*(execute(client) for _ in range(5 * MAX_CONNECTIONS)))
     assert checks() == 1
 
 
-async def test_one_that_is_used_already_is_not_checked_again(address: Address, client: Client) -> None:
+async def test_one_that_is_used_already_is_not_checked_again(address: Address, client: StoreClient) -> None:
     checks = count_checks(client)
     for _ in range(3):
         await asyncio.gather(*(client.execute("set", SET_Y) for _ in range(2 * MAX_CONNECTIONS)))
@@ -124,7 +124,7 @@ async def test_one_that_is_used_already_is_not_checked_again(address: Address, c
     assert checks() == 0
 
 
-async def test_one_whose_predecessor_lives_on_is_checked_and_used_alone(address: Address, client: Client) -> None:
+async def test_one_whose_predecessor_lives_on_is_checked_and_used_alone(address: Address, client: StoreClient) -> None:
     server = address.lead_to_new_server(old_stays=True)
     await asyncio.gather(*(client.execute("set", ("INCR", "n")) for _ in range(2 * MAX_CONNECTIONS)))
     server.delete("n")
@@ -132,7 +132,7 @@ async def test_one_whose_predecessor_lives_on_is_checked_and_used_alone(address:
     assert server.get("n") == b"%d" % (2 * MAX_CONNECTIONS)
 
 
-def count_checks(client: Client) -> Callable[[], int]:
+def count_checks(client: StoreClient) -> Callable[[], int]:
     """Return a function that returns how many checks were made since now."""
     check, counts = client._check, [0]
     assert check is not None

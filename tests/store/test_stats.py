@@ -12,7 +12,7 @@ import pytest
 from later.core.clock import Clock
 from later.core.policy import DEFAULT_POLICY
 from later.core.task import pack_id
-from later.store.client import Client, connect
+from later.store.client import StoreClient, connect
 from later.store.keys import Bucket, Keys, glob_escape
 from later.store.open import build_store
 from later.store.scripts import Command
@@ -208,7 +208,7 @@ class TestClock:
     async def test_the_time_is_measured_again_when_this_machines_clocks_disagree(self, store: StoreFixture) -> None:
         wall = [0.0]
         clock = Clock(time.monotonic, lambda: wall[0] + time.monotonic())
-        other = build_store(Client(store.redis, clock, timeout_s=10), clock, store.keys, DEFAULT_POLICY)
+        other = build_store(StoreClient(store.redis, clock, timeout_s=10), clock, store.keys, DEFAULT_POLICY)
         before = await other.time.now()
         wall[0] += 60
         assert not clock.is_steady()
