@@ -32,15 +32,12 @@ from later.api.response_schemas import (
     ClaimedTaskView,
     ClaimResponse,
     CreateResponse,
-    DeadLetterView,
     DeleteResponse,
     ExtendResponse,
     JobResponse,
-    LastErrorView,
     ListResponse,
     NackResponse,
     ReleaseResponse,
-    TaskView,
 )
 from later.cli.groups import load_command
 from later.cli.program import later
@@ -56,6 +53,7 @@ from later.core.retry import OutcomeKind
 from later.core.signing import KeyRing, Master, SecretScope
 from later.metrics import Metrics
 from later.option_table import OPTIONS
+from later.store.task_view import DeadLetterView, LastErrorView, TaskView
 from later.store.url import PASSWORD, PASSWORD_FILE
 from tests.builders import NOW, a_task
 from tests.cases import each_case

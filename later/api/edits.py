@@ -25,7 +25,6 @@ from later.api.requests import (
     parse_update_request,
     read_body,
 )
-from later.api.response_schemas import task_view
 from later.api.topics import parse_topic_scope
 from later.core.audit_event import AuditAction
 from later.core.errors import LaterError, PolicyRefusal, Refused
@@ -34,6 +33,7 @@ from later.core.task_names import id_of
 from later.core.validation import parse_topic, refusal
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
+from later.store.task_view import task_view
 from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
 
 

@@ -11,7 +11,6 @@ from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_explain_request, read_body
-from later.api.response_schemas import last_error_view
 from later.core.errors import LaterError, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.held import Held
@@ -21,6 +20,7 @@ from later.core.validation import parse_topic
 from later.store.keys import Bucket
 from later.store.open import Store
 from later.store.stats import HEARTBEAT_TIMEOUT_MS
+from later.store.task_view import last_error_view
 from later.store.types import BucketRange, TaskRecord
 
 SAMPLE = 100

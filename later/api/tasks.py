@@ -13,7 +13,7 @@ from later.api.due_signals import DueSignals
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
-from later.api.response_schemas import CreateResponse, deletion_view, due_time, expiry_warning, task_view
+from later.api.response_schemas import CreateResponse, deletion_view, due_time, expiry_warning
 from later.api.task_creation import create_tasks
 from later.core.admit import admit
 from later.core.errors import PolicyRefusal, Refused
@@ -22,6 +22,7 @@ from later.core.task import Task, new_id
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
+from later.store.task_view import task_view
 from later.store.types import CreateResult
 
 

@@ -76,6 +76,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """True if the content is a JSON document, because the body of such a message was no string."""
     death: Death | None = None
     """Its death in another topic, from which it moved to this one; None: it did not."""
+    is_follow_up: bool = False
+    """True if later made it because another task ended. Its own end makes no task."""
 
     @property
     def ttl_starts_at(self) -> int:
@@ -106,6 +108,7 @@ class _LongTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
     client: bytes = b""
     is_json: bool = False
     death: Death | None = None
+    is_follow_up: bool = False
 
 
 _LONG_DEFAULTS = _LongTaskBody.__struct_defaults__
@@ -128,10 +131,14 @@ def encode_task(task: Task) -> bytes:
         task.headers or None,
         None if task.expires_at is None else task.expires_at - task.created_at,
     )
-    if task.renewed_at is None and not (task.is_namespaced_uuid or task.client or task.is_json or task.death):
+    if task.renewed_at is None and not (
+        task.is_namespaced_uuid or task.client or task.is_json or task.death or task.is_follow_up
+    ):
         return _encoder.encode(body)
     renewed_ms = None if task.renewed_at is None else task.renewed_at - task.created_at
-    fields: list[object] = [renewed_ms, task.is_namespaced_uuid, task.client, task.is_json, task.death]
+    fields: list[object] = [
+        renewed_ms, task.is_namespaced_uuid, task.client, task.is_json, task.death, task.is_follow_up,
+    ]  # fmt: skip
     while fields[-1] == _LONG_DEFAULTS[len(fields) - 1]:
         fields.pop()
     return _encoder.encode([*msgspec.structs.astuple(body), *fields])
@@ -165,6 +172,7 @@ def decode_task(task_id: str, body: bytes) -> Task:
         client=stored.client,
         is_json=stored.is_json,
         death=stored.death,
+        is_follow_up=stored.is_follow_up,
     )
 
 

@@ -56,6 +56,7 @@ def tasks(draw: st.DrawFn) -> Task:
         client=draw(st.just(b"") | st.binary(min_size=16, max_size=16)),
         is_json=draw(st.booleans()),
         death=draw(st.none() | DEATHS),
+        is_follow_up=draw(st.booleans()),
     )
 
 
@@ -100,6 +101,7 @@ class TestBody:
             ({"client": b"c" * 16}, 13),
             ({"is_json": True}, 14),
             ({"death": Death("order", "gone", 410, "answered 410", NOW, 1, None)}, 15),
+            ({"is_follow_up": True}, 16),
         ],
     )
     def test_a_body_ends_with_the_last_element_that_says_something(
