@@ -11,18 +11,14 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-MAX_DURATION_MS = 3653 * 86_400_000
-"""Ten years, the longest duration."""
+from later.core.durations import DURATION_EXAMPLES, MAX_DURATION_MS, is_duration, parse_duration_ms
+
 DEFAULT_PREFIX = "later"
 """The daemon's default, which also applies where a bulk job uses the store itself, without a daemon."""
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|d)?")
-_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_DURATION_EXAMPLES = "15, 500ms, 15s, 10m, 2h or 7d"
 _SIZE = re.compile(r"([0-9]+)(KiB|MiB)?")
 _UNIT_BYTES = {"KiB": 1024, "MiB": 1024 * 1024}
 _PREFIX = re.compile(r"[^\s{}*?\[\]\\^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,64}")
@@ -57,25 +53,6 @@ def option_type(metavar: str, *toml_types: str) -> Callable[[Callable[[str], Any
 # Durations
 
 
-def parse_duration_ms(text: str) -> int:
-    """Return a duration in ms, rounded up. Raises ValueError: not a duration, or longer than ten years."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError(f"a duration, like {_DURATION_EXAMPLES}")
-    number, unit = match.groups()
-    ms = Decimal(number) * _UNIT_MS[unit or "s"]
-    if ms > MAX_DURATION_MS:
-        raise ValueError("a duration of at most ten years")
-    return math.ceil(ms)
-
-
-def duration_literal(seconds: float) -> str:
-    """Format a duration as `parse_duration_ms` parses it, in the largest unit that gives an integer: `90m`, `500ms`."""
-    ms = round(seconds * 1000)
-    unit, unit_ms = next((pair for pair in _UNIT_MS.items() if ms and ms % pair[1] == 0), ("s", 1000))
-    return f"{ms // unit_ms}{unit}"
-
-
 def duration(least_ms: int, most_ms: int | None = None) -> OptionType:
     """Return the type of durations in this range; the value is in ms."""
     least = f"{least_ms / 1000:g}"
@@ -83,8 +60,8 @@ def duration(least_ms: int, most_ms: int | None = None) -> OptionType:
     expected = f"a duration {span} s"
 
     def read(text: str) -> int:
-        if not _DURATION.fullmatch(text):
-            raise ValueError(f"{expected}, like {_DURATION_EXAMPLES}")
+        if not is_duration(text):
+            raise ValueError(f"{expected}, like {DURATION_EXAMPLES}")
         ms = parse_duration_ms(text)
         if not least_ms <= ms <= (most_ms or MAX_DURATION_MS):
             raise ValueError(expected)

@@ -21,8 +21,9 @@ LAYERS = {
     "option_table": 3.5, "log": 3.5, "embedded": 3.5,
     "api": 3, "worker": 3, "bulk": 3,
     "store": 2, "delivery": 2, "client": 2,
-    "address_types": 1.5,
-    "core": 1, "metrics": 1, "option_types": 1, "regular_file": 1, "signals": 1, "startup": 1,
+    "address_types": 1.75,
+    "option_types": 1.5,
+    "core": 1, "metrics": 1, "regular_file": 1, "signals": 1, "startup": 1,
 }  # fmt: skip
 """The layer of each package and of each module at the top of `later`."""
 

@@ -7,17 +7,15 @@ from hypothesis import given
 from hypothesis.strategies import integers
 
 from later.address_types import host_names, mask_url, origins
+from later.core.durations import MAX_DURATION_MS, duration_literal, parse_duration_ms
 from later.core.policy import Ack
 from later.option_types import (
-    MAX_DURATION_MS,
     OptionType,
     any_integer,
     any_rate,
     any_share,
     choice,
-    duration_literal,
     duration_s,
-    parse_duration_ms,
 )
 from tests.cases import each_case
 
@@ -32,6 +30,8 @@ def test_a_duration_literal_is_read_as_the_same_duration(ms: int) -> None:
     [
         (duration_s, "1.5m", 90),
         (duration_s, "250ms", 0.25),
+        (duration_s, "1h30m", 5400),
+        (duration_s, "1d2h3m4.5s6ms", 93_784.506),
         (any_rate, "50/s", 50),
         (any_rate, "0.5", 0.5),
         (any_integer, "-1", -1),
@@ -51,6 +51,10 @@ def test_a_choice_of_an_enum_is_read_as_its_member() -> None:
     ("option_type", "text", "expected"),
     [
         (duration_s, "soon", "a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
+        (duration_s, "", "a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
+        (duration_s, "30m1h", "a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
+        (duration_s, "1m30", "a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
+        (duration_s, "1m1m", "a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
         (duration_s, "11000d", "a duration of at most ten years"),
         (any_rate, "50/min", "a number, like 50, 0.5 or 50/s"),
         (any_rate, "nan", "a number, like 50, 0.5 or 50/s"),

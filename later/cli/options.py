@@ -26,7 +26,7 @@ STORE_COMMAND = "status"
 """A command that has the same options of the configuration as every other one that opens the store."""
 MAX_LISTED = 1_000_000_000
 """The largest --limit of a command that lists tasks or topics."""
-DURATION_HELP = "A DURATION is a number of seconds or has a unit: 500ms, 15s, 10m, 2h, 7d."
+DURATION_HELP = "A DURATION is a number of seconds or has a unit: 500ms, 15s, 10m, 2h, 7d, 1h30m."
 CONFIG_HELP = "File to read options from.  [default: later.toml, if it exists; LATER_CONFIG]"
 
 

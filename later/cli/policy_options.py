@@ -10,6 +10,7 @@ import click
 
 from later.cli.console import printable
 from later.cli.options import Command, OptionParamType
+from later.core.durations import duration_literal
 from later.core.policy import POLICY_FIELDS, PolicyField, ValueKind
 from later.option_types import (
     any_integer,
@@ -17,7 +18,6 @@ from later.option_types import (
     any_share,
     any_topic,
     choice,
-    duration_literal,
     duration_s,
     switch,
 )

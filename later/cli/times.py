@@ -8,9 +8,10 @@ from datetime import datetime
 import click
 
 from later.cli.options import Command, OptionParamType
+from later.core.durations import parse_duration_ms
 from later.core.errors import Refused
 from later.core.validation import parse_time
-from later.option_types import option_type, parse_duration_ms
+from later.option_types import option_type
 
 _TIME_FORMATS = "A TIME is RFC 3339 (2027-01-15T08:00:00Z, or with +01:00) or Unix seconds"
 DUE_TIME_HELP = f"{_TIME_FORMATS}, or has a unit: 10m is in ten minutes, -10m was ten minutes ago, 0s is now."
