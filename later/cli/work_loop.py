@@ -11,7 +11,7 @@ from typing import NamedTuple
 from later.cli.console import notify
 from later.cli.task_command import RELEASE_STATUS, TaskCommand
 from later.client.consumer import ClaimedTask, Consumer
-from later.client.http import CallFailed, Unavailable
+from later.core.errors import CallFailed, Unavailable
 from later.core.lease import MAX_CLAIMED
 
 POLL_S = 20.0

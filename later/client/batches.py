@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-from later.client.http import CallFailed, NotReached, TargetFull, Unavailable
+from later.client.http import NotReached, TargetFull
 from later.client.transport import TOO_LARGE, BatchResult, CreateCounts, ItemError, TaskStatus, Transport
-from later.core.errors import STORE_FULL_REASON
+from later.core.errors import STORE_FULL_REASON, CallFailed, Unavailable
 
 MAX_BODY_BYTES = 16 * 1024 * 1024 - 1024
 """The largest body that fits in a batch: the request has at most 16 MiB."""

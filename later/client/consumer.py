@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from later.client.http import NOT_LATER, ApiClient, CallFailed
+from later.client.http import NOT_LATER, ApiClient
+from later.core.errors import CallFailed
 
 
 class ClaimedTask(NamedTuple):

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from later import __version__
 from later.client.key_source import KEY
-from later.core.errors import ConfigError, LaterError
+from later.core.errors import CallFailed, ConfigError, Unavailable
 from later.core.retry_after import parse_retry_after
 from later.regular_file import read_regular_file
 
@@ -34,25 +34,6 @@ NO_SUCH_PATH = "there is nothing at this path"
 """The daemon's words for a path that it does not have. They do not say which URL was called."""
 
 
-class CallFailed(LaterError):
-    """The failure of a call. The text is the reason, in the server's words if it gave one.
-
-    `status` is None if no answer came; whether the call was carried out is then unknown.
-    """
-
-    def __init__(self, reason: str, status: int | None = None) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
-class Unavailable(CallFailed):
-    """A failed call that may work later. `retry_after_ms` is the pause that the server asked for, if it did."""
-
-    def __init__(self, reason: str, status: int | None = None, retry_after_ms: int | None = None) -> None:
-        super().__init__(reason, status)
-        self.retry_after_ms = retry_after_ms
-
-
 class NotReached(CallFailed):
     """The failure of the last attempt at a call: nothing answered, or later could not reach its store."""
 
@@ -61,7 +42,9 @@ class TargetFull(CallFailed):
     """The failure of the last attempt at a write: the store's memory is full."""
 
 
-class _Reply(NamedTuple):
+class ApiReply(NamedTuple):
+    """An answer as it came. `retry_after` is the header of that name."""
+
     status: int
     reason: str
     retry_after: str | None
@@ -91,7 +74,7 @@ class ApiClient:
         self._connection: http.client.HTTPConnection
         if split.scheme == "https":
             self._connection = http.client.HTTPSConnection(
-                split.hostname or "", split.port, timeout=timeout_s, context=_build_tls_context(ca)
+                split.hostname or "", split.port, timeout=timeout_s, context=build_tls_context(ca)
             )
         else:
             self._connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=timeout_s)
@@ -117,22 +100,23 @@ class ApiClient:
 
         The call itself may take `wait_s`, and its answer as long as any other besides.
         """
-        self._connection.timeout = self._timeout_s + wait_s
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(self._connection.timeout)
-        answer = self.call(method, path, None if fields is None else json.dumps(fields).encode())
+        answer = self.call(method, path, None if fields is None else json.dumps(fields).encode(), wait_s=wait_s)
         if not isinstance(answer, dict):
             raise CallFailed(f"expected a JSON object as the answer, got something else: {NOT_LATER}", 200)
         return answer
 
-    def call(self, method: str, path: str, body: bytes | None = None, content_type: str = JSON) -> Any:
+    def call(
+        self, method: str, path: str, body: bytes | None = None, content_type: str = JSON, *, wait_s: float = 0
+    ) -> Any:
         """Return the decoded JSON of a 200. `path` follows the API's URL, percent-encoded, with its query.
+
+        The call itself may take `wait_s`, and its answer as long as any other besides.
 
         Raises:
             Unavailable: No answer came, or one of RETRYABLE_STATUSES.
             CallFailed: Another status, or an answer that later does not give.
         """
-        reply = self._exchange(method, path, body, content_type)
+        reply = self.exchange(method, path, body, content_type, self._timeout_s + wait_s)
         try:
             answer = json.loads(reply.body)
         except (ValueError, RecursionError):
@@ -151,9 +135,15 @@ class ApiClient:
             raise CallFailed(reason, reply.status)
         text = reply.retry_after
         retry_after_ms = None if text is None else parse_retry_after(text, int(self._clock() * 1000))
-        raise Unavailable(reason, reply.status, retry_after_ms)
+        raise Unavailable(reason, reply.status, retry_after_ms=retry_after_ms)
 
-    def _exchange(self, method: str, path: str, body: bytes | None, content_type: str) -> _Reply:
+    def exchange(self, method: str, path: str, body: bytes | None, content_type: str, timeout_s: float) -> ApiReply:
+        """Send a request, and return whatever is answered within `timeout_s`.
+
+        Raises:
+            Unavailable: no answer came. It is `unknown` whether the call was carried out, unless nothing was sent.
+            CallFailed: the server's certificate is not trusted.
+        """
         headers = {"User-Agent": f"later/{__version__}"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -162,14 +152,17 @@ class ApiClient:
         if self._calls % CALLS_PER_CONNECTION == 0 or self._is_dropped():
             self._connection.close()
         self._calls += 1
+        is_sent = False
         with ExitStack() as on_failure:
             on_failure.callback(self._connection.close)
             try:
+                self._connect(timeout_s)
+                is_sent = True
                 self._connection.request(method, self._path + path, body, headers)
                 response = self._connection.getresponse()
                 answer_body = response.read()
             except TimeoutError:
-                raise Unavailable(f"{self._url} did not answer within {self._timeout_s:g} s") from None
+                raise Unavailable(f"{self._url} did not answer within {timeout_s:g} s", unknown=is_sent) from None
             except ssl.SSLCertVerificationError as error:
                 raise CallFailed(
                     f"the certificate of {self._url} was refused: {error.verify_message} "
@@ -177,9 +170,17 @@ class ApiClient:
                 ) from None
             except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: an impossible host name
                 cause = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-                raise Unavailable(f"{self._url} did not answer: {cause}") from error
+                raise Unavailable(f"{self._url} did not answer: {cause}", unknown=is_sent) from error
             on_failure.pop_all()
-        return _Reply(response.status, response.reason, response.headers.get("Retry-After"), answer_body)
+        return ApiReply(response.status, response.reason, response.headers.get("Retry-After"), answer_body)
+
+    def _connect(self, timeout_s: float) -> None:
+        """Connect unless that is done, and let each wait for the server end after `timeout_s`."""
+        self._connection.timeout = timeout_s
+        if self._connection.sock is None:
+            self._connection.connect()
+        else:
+            self._connection.sock.settimeout(timeout_s)
 
     def _is_dropped(self) -> bool:
         """Return True if the server has closed the idle connection, or has sent data without a request."""
@@ -190,7 +191,7 @@ class ApiClient:
             return bool(selector.select(0))
 
 
-def _build_tls_context(ca: str | None) -> ssl.SSLContext:
+def build_tls_context(ca: str | None) -> ssl.SSLContext:
     """Return a context that trusts the machine's authorities, and those in the file `ca`. Raises ConfigError."""
     context = ssl.create_default_context()
     if ca is not None:

@@ -1,4 +1,4 @@
-"""The errors of later: each class says whose fault it is."""
+"""The errors of later: each class says whose fault it is. `later.errors` has those that the Python library raises."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class NotFound(LaterError):
     `ended` is true while the id is remembered: the task was done, or it was dead and its retention is over.
     """
 
-    def __init__(self, task_id: str, *, ended: bool = False) -> None:
-        super().__init__(f"no task has the id {task_id!r}" + (": it has ended" if ended else ""))
+    def __init__(self, task_id: str, *, ended: bool = False, text: str | None = None) -> None:
+        super().__init__(text or f"no task has the id {task_id!r}" + (": it has ended" if ended else ""))
         self.task_id = task_id
         self.ended = ended
 
@@ -107,6 +107,10 @@ class Conflict(LaterError):
 
 class InFlight(Conflict):
     """Nobody's fault: the task is in flight, which does not allow it."""
+
+
+class Exists(Conflict):
+    """Nobody's fault: the id of a task that was to be new is taken."""
 
 
 class PushedTopic(Conflict):
@@ -176,6 +180,48 @@ class ConfigError(LaterError):
 
 class UnreadableBody(LaterError):
     """A stored task's body cannot be decoded."""
+
+
+# Errors of calls to later's API, and of the Python library
+
+
+class CallFailed(LaterError):
+    """The failure of a call. The text is the reason, in the server's words if it gave one.
+
+    `status` is None if no answer came.
+    """
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Unavailable(CallFailed):
+    """A failed call that may work later.
+
+    If `unknown` is true, the call may have been carried out; otherwise it was not. `retry_after_ms` is the pause that
+    the server asked for, if it did.
+    """
+
+    def __init__(
+        self, reason: str, status: int | None = None, unknown: bool = False, *, retry_after_ms: int | None = None
+    ) -> None:
+        super().__init__(reason, status)
+        self.reason = reason
+        self.unknown = unknown
+        self.retry_after_ms = retry_after_ms
+
+
+class NotConfigured(LaterError):
+    """The application's fault: the library was used before it was told where `later` is."""
+
+
+class HandlerExists(LaterError):
+    """The application's fault: the topic has a handler already."""
+
+
+class LeaseLost(LaterError):
+    """Nobody's fault: the lease on a claimed task is not in force any more. The task may be claimed by others."""
 
 
 def format_traceback(error: BaseException) -> str:

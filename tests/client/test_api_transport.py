@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from later.client.api_transport import ApiTransport
-from later.client.http import ApiClient, CallFailed, Unavailable
+from later.client.http import ApiClient
 from later.client.transport import TOO_LARGE, BatchResult, CreateCounts, ItemError, TaskStatus
+from later.core.errors import CallFailed, Unavailable
 from later.core.policy import Policy
 from later.core.task import pack_id
 from tests.api.api_fixture import id_per_shard

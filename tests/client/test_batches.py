@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from later.client import batches
 from later.client.api_transport import ApiTransport
 from later.client.batches import JITTER, MAX_BODY_BYTES, BatchSender, ItemsUnavailable, RetryPolicy
-from later.client.http import ApiClient, CallFailed, Unavailable
+from later.client.http import ApiClient
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
-from later.core.errors import LaterError
+from later.core.errors import CallFailed, LaterError, Unavailable
 from tests.cases import each_case
 from tests.client.api_servers import (
     StubAnswer,
@@ -197,7 +197,7 @@ class TestRetryPolicy:
         pauses, announced = list[float](), list[tuple[str, float]]()
 
         def fail() -> None:
-            raise Unavailable("away", 503, 7000)
+            raise Unavailable("away", 503, retry_after_ms=7000)
 
         policy = RetryPolicy(
             2, pauses.append, jitter=0, on_retry=lambda reason, pause_s: announced.append((reason, pause_s))

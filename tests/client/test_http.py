@@ -12,9 +12,9 @@ from threading import Thread
 
 import pytest
 
-from later.client.http import CALLS_PER_CONNECTION, ApiClient, CallFailed, Unavailable
+from later.client.http import CALLS_PER_CONNECTION, ApiClient
 from later.core.api_keys import make_key_text
-from later.core.errors import ConfigError
+from later.core.errors import CallFailed, ConfigError, Unavailable
 from tests.client.api_servers import StubAnswer, StubServer, problem, stub_server
 
 CERTIFICATES = Path(__file__).parents[1] / "delivery" / "certificates"

@@ -10,7 +10,8 @@ from urllib.parse import quote
 from later.bulk.report.counts import ExportCounts, RejectCounts, Report, read_export, read_rejects
 from later.bulk.report.forecast import ReportWindow, TopicLimit, forecast_topics, window_from_days
 from later.bulk.spark.session import open_session
-from later.client.http import ApiClient, CallFailed
+from later.client.http import ApiClient
+from later.core.errors import CallFailed
 from later.core.policy import Deliver
 
 MAX_GROUPS = 20

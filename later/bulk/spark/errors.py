@@ -9,8 +9,17 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from later.client.http import CallFailed, NotReached, TargetFull
-from later.core.errors import ConfigError, InputUnreadable, LaterError, Refused, StoreDown, StoreEmpty, StoreMismatch
+from later.client.http import NotReached, TargetFull
+from later.core.errors import (
+    CallFailed,
+    ConfigError,
+    InputUnreadable,
+    LaterError,
+    Refused,
+    StoreDown,
+    StoreEmpty,
+    StoreMismatch,
+)
 
 JAVA_GONE = "Spark's Java has ended, or does not answer: if its memory was full, give it more (spark.driver.memory)"
 MAX_REASON_CHARS = 600

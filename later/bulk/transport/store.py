@@ -7,12 +7,11 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, TypeVar
 
-from later.client.http import Unavailable
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
 from later.core.admission_limits import AdmissionLimits
 from later.core.admit import admit
 from later.core.clock import Clock
-from later.core.errors import Conflict, LaterError, NotFound, PolicyRefusal, Refused, StoreDown, TooLarge
+from later.core.errors import Conflict, LaterError, NotFound, PolicyRefusal, Refused, StoreDown, TooLarge, Unavailable
 from later.core.json_body import parse_draft
 from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id

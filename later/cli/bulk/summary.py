@@ -16,9 +16,10 @@ import click
 from later.cli.exit import CommandFailed, TerminationSignal, handle_termination_signals
 from later.cli.groups import OrderedGroup
 from later.cli.times import rfc3339
-from later.client.http import CallFailed, TargetFull
+from later.client.http import TargetFull
 from later.core.errors import (
     STORE_FULL_REASON,
+    CallFailed,
     ConfigError,
     InputUnreadable,
     LaterError,

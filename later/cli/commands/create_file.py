@@ -21,7 +21,8 @@ from rich.progress import BarColumn, DownloadColumn, TaskProgressColumn, TimeRem
 from later.cli.progress import ProgressBar
 from later.client.api_transport import ApiTransport
 from later.client.batches import MAX_BODY_BYTES, BatchSender, ItemsUnavailable, RetryPolicy
-from later.client.http import ApiClient, CallFailed
+from later.client.http import ApiClient
+from later.core.errors import CallFailed
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_REPORTED_LINES = 20

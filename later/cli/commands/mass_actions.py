@@ -24,7 +24,8 @@ from later.cli.options import ActionOptions
 from later.cli.progress import ProgressBar
 from later.cli.times import rfc3339
 from later.client.batches import RetryPolicy
-from later.client.http import ApiClient, CallFailed, Unavailable
+from later.client.http import ApiClient
+from later.core.errors import CallFailed, Unavailable
 from later.core.explain import format_duration
 from later.core.policy_scopes import topic_scope
 

@@ -24,8 +24,8 @@ from later.cli.options import (
 )
 from later.cli.policy_options import format_field
 from later.cli.times import EXECUTE_TIME
-from later.client.http import ApiClient, CallFailed
-from later.core.errors import LaterError
+from later.client.http import ApiClient
+from later.core.errors import CallFailed, LaterError
 
 REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 """Statuses of an answer that concern one task only: the command continues with the next one."""

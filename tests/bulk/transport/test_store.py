@@ -14,10 +14,9 @@ import pytest
 from later.bulk.transport.store import StoreTransport
 from later.bulk.transport.target import Target
 from later.client.batches import BatchSender, RetryPolicy
-from later.client.http import Unavailable
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
 from later.core.admission_limits import AdmissionLimits
-from later.core.errors import LaterError
+from later.core.errors import LaterError, Unavailable
 from later.core.policy import Policy
 from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
 from later.core.task import decode_task, pack_id

@@ -25,9 +25,17 @@ from later.bulk.spark import session
 from later.bulk.transport.target import Target
 from later.cli.bulk.job_options import infer_format
 from later.cli.program import run as run_command
-from later.client.http import CallFailed, NotReached, TargetFull, Unavailable
+from later.client.http import NotReached, TargetFull
 from later.client.transport import CreateCounts
-from later.core.errors import STORE_FULL_REASON, InputUnreadable, LaterError, Refused, StoreDown
+from later.core.errors import (
+    STORE_FULL_REASON,
+    CallFailed,
+    InputUnreadable,
+    LaterError,
+    Refused,
+    StoreDown,
+    Unavailable,
+)
 from tests.cases import each_case
 
 Capture = pytest.CaptureFixture[str]
