@@ -71,7 +71,6 @@ class Config:
     """The policy of topics for which neither the topic nor its namespace sets another."""
     shards: int
     prefix: str
-    remember_ms: int
     store_timeout_ms: int
     http_client: str
     proxy: str | None = field(repr=False)  # it may contain a password

@@ -172,9 +172,9 @@ def test_the_defaults_are_as_documented() -> None:
         policy=Policy(
             timeout_ms=15_000, retry=3, retry_base_ms=10_000, retry_cap_ms=3_600_000, retry_jitter=0.0,
             default_delay_ms=0, max_delay_ms=0, delay_mode=DelayMode.HONOR, delays=True, ttl_ms=0, ack=Ack.AUTO,
-            rate=0.0, concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000,
+            rate=0.0, concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000, remember_ms=7 * 86_400_000,
         ),
-        shards=1, prefix="later", remember_ms=7 * 86_400_000, store_timeout_ms=2000, http_client="own", proxy=None,
+        shards=1, prefix="later", store_timeout_ms=2000, http_client="own", proxy=None,
         ca=None, receivers={},
         signing_key=None, guard="auto", guard_allow=frozenset(), guard_deny=frozenset(), https_only=False,
         drain_ms=30_000,

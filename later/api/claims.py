@@ -49,7 +49,6 @@ class ClaimHandlers:
         store: Store,
         metrics: Metrics,
         authorization: Authorization,
-        remember_ms: int,
         pending_writes: PendingWrites,
         bytes_in_answers: BytesInAnswers,
         max_waiters: int,
@@ -58,7 +57,6 @@ class ClaimHandlers:
         self._metrics = metrics
         self._authorization = authorization
         self._bytes_in_answers = bytes_in_answers
-        self._remember_ms = remember_ms
         self._reserve = pending_writes.reserve
         self._pull_requests = GroupCommit(self._pull_group, queue_timeout_s=store.client.timeout_s)
         self.queues = ClaimQueues(
@@ -75,7 +73,6 @@ class ClaimHandlers:
             store=store,
             metrics=metrics,
             authorization=authorization,
-            remember_ms=remember_ms,
             pending_writes=pending_writes,
             signal=partial(self.queues.signal, tasks=1),
             random=random,
@@ -182,8 +179,7 @@ class ClaimHandlers:
     async def _pull_group(self, requests: Sequence[PullRequest]) -> list[PullResult | LaterError]:
         """Ack and claim tasks for several requests, count them, and report those that died instead."""
         now = await self._store.time.now()
-        remember_until = now.high + self._remember_ms if self._remember_ms else None
-        results = await self._store.pulls.claim(requests, now, remember_until)
+        results = await self._store.pulls.claim(requests, now)
         for result in results:
             if isinstance(result, PullResult):
                 report_pull(self._metrics, result)

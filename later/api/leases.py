@@ -48,7 +48,7 @@ log = structlog.get_logger("later.claims")
 class LeaseHandlers:
     """Handlers of calls that name leases. `signal` is called with the topic and due time (ms) of a task given back.
 
-    The ids of tasks that are done are remembered for `remember_ms`. `random` in [0, 1) is for the jitter of pauses.
+    `random` in [0, 1) is for the jitter of pauses.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class LeaseHandlers:
         store: Store,
         metrics: Metrics,
         authorization: Authorization,
-        remember_ms: int,
         pending_writes: PendingWrites,
         signal: Callable[[str, int], None],
         random: Callable[[], float],
@@ -65,7 +64,6 @@ class LeaseHandlers:
         self._store = store
         self._metrics = metrics
         self._authorization = authorization
-        self._remember_ms = remember_ms
         self._pending_writes = pending_writes
         self._signal = signal
         self._random = random
@@ -146,7 +144,7 @@ class LeaseHandlers:
 
     async def _ack_group(self, leases: Sequence[Lease]) -> Sequence[bool | LaterError]:
         now = await self._store.time.now()
-        answers = await self._store.pulls.ack(leases, now.high + self._remember_ms if self._remember_ms else None)
+        answers = await self._store.pulls.ack(leases, now.high)
         self._metrics.consumers.acked.inc(answers.count(True))
         return answers
 

@@ -64,6 +64,7 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Cal
         created_at=now,
         execute_at=execute_at,
         expires_at=None if ttl_ms is None else now + ttl_ms,
+        remember_ms=None if draft.remember is None else resolve_remember_ms(draft.remember, draft.id),
         is_namespaced_uuid=caller.namespace is not None and draft.id is not None and "/" not in id,
     )
 
@@ -136,3 +137,16 @@ def resolve_ttl_ms(ttl: float | None, policy: Policy) -> int | None:
     if not 0 < ttl < math.inf:
         raise refusal("ttl", ttl)
     return min(to_milliseconds(ttl), MAX_TTL_MS)
+
+
+def resolve_remember_ms(remember: float, own_id: str | None) -> int:
+    """Return for how many ms a task's id is remembered after its end, from the task's own `remember` (s).
+
+    Raises:
+        Refused: it is negative or infinite, or the caller chose no id: no other is remembered.
+    """
+    if not 0 <= remember < math.inf:
+        raise refusal("remember", remember)
+    if own_id is None:
+        raise Refused("remember: expected it with an id of your own, because no other is remembered", "remember")
+    return min(to_milliseconds(remember), MAX_TTL_MS)

@@ -19,7 +19,7 @@ from later.core.task import Draft
 from later.core.validation import EXPECTED, MAX_EXACT, escape_name, format_value, refusal, utf8_size
 
 RESERVED_FIELDS = frozenset(
-    ["method", "raw", "context", "tags", "timeout", "cron", "backoff", "group", "durability", "remember", "if_exists"]
+    ["method", "raw", "context", "tags", "timeout", "cron", "backoff", "group", "durability", "if_exists"]
 )
 """Names of fields that a later version may take."""
 

@@ -17,7 +17,7 @@ from later.core.errors import Refused
 from later.core.policy_scopes import namespace_from_topic
 from later.core.task import Task, pack_id, unpack_id
 from later.core.task_names import name_prefix
-from later.core.validation import MAX_EXACT, parse_topic
+from later.core.validation import MAX_EXACT, MAX_TTL_MS, parse_topic
 
 MAX_CLAIMED = 500
 """Tasks of one claim; leases of its `done`, and of its `failed`."""
@@ -25,8 +25,12 @@ MAX_TOKEN_CHARS = 2048
 """More than a token has with the longest topic and the longest id, that of a namespace's caller."""
 _VERSION = 1
 _HEAD = struct.Struct(">BBQQB")
-"""Version, flags, fence, due time, number of bytes of the topic's name; the name and the packed id follow."""
-_HAS_TTL, _OWN_ID, _NAMESPACED_UUID = 1, 2, 4
+"""Version, flags, fence, due time, number of bytes of the topic's name; the name and the packed id follow.
+
+With the flag `_REMEMBERS` the task's `remember_ms` stands between them and the head."""
+_REMEMBER = struct.Struct(">Q")
+_HAS_TTL, _OWN_ID, _NAMESPACED_UUID, _REMEMBERS = 1, 2, 4, 8
+_ALL_FLAGS = 15
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -43,6 +47,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     has_ttl: bool = False
     own_id: bool = False
     is_namespaced_uuid: bool = False
+    remember_ms: int | None = None
 
     @property
     def name(self) -> str:
@@ -60,6 +65,7 @@ def lease_of(task: Task, fence: int, due_at: int) -> Lease:
         has_ttl=task.expires_at is not None,
         own_id=task.own_id,
         is_namespaced_uuid=task.is_namespaced_uuid,
+        remember_ms=task.remember_ms,
     )
 
 
@@ -67,7 +73,10 @@ def encode_lease(lease: Lease) -> str:
     """Return the token of a lease: letters, digits, `-` and `_`."""
     topic = lease.topic.encode()
     flags = lease.has_ttl * _HAS_TTL | lease.own_id * _OWN_ID | lease.is_namespaced_uuid * _NAMESPACED_UUID
-    head = _HEAD.pack(_VERSION, flags, lease.fence, lease.due_at, len(topic))
+    memory = b""
+    if lease.remember_ms is not None:
+        flags, memory = flags | _REMEMBERS, _REMEMBER.pack(lease.remember_ms)
+    head = _HEAD.pack(_VERSION, flags, lease.fence, lease.due_at, len(topic)) + memory
     return base64.urlsafe_b64encode(head + topic + pack_id(lease.id)).rstrip(b"=").decode()
 
 
@@ -94,11 +103,14 @@ def _decode(token: str) -> Lease | None:
     version, flags, fence, due_at, topic_bytes = _HEAD.unpack_from(data)
     if base64.urlsafe_b64encode(data).rstrip(b"=") != token.encode():
         return None
-    if version != _VERSION or flags > _HAS_TTL | _OWN_ID | _NAMESPACED_UUID or max(fence, due_at) > MAX_EXACT:
+    if version != _VERSION or flags > _ALL_FLAGS or max(fence, due_at) > MAX_EXACT:
         return None
-    topic = data[_HEAD.size : _HEAD.size + topic_bytes].decode()
-    id = unpack_id(data[_HEAD.size + topic_bytes :])
-    if parse_topic(topic) != topic or not id or pack_id(id) != data[_HEAD.size + topic_bytes :]:
+    remember_ms, names = None, data[_HEAD.size :]
+    if flags & _REMEMBERS:
+        [remember_ms], names = _REMEMBER.unpack_from(names), names[_REMEMBER.size :]
+    topic, packed = names[:topic_bytes].decode(), names[topic_bytes:]
+    id = unpack_id(packed)
+    if parse_topic(topic) != topic or not id or pack_id(id) != packed or (remember_ms or 0) > MAX_TTL_MS:
         return None
     return Lease(
         topic=topic,
@@ -108,4 +120,5 @@ def _decode(token: str) -> Lease | None:
         has_ttl=bool(flags & _HAS_TTL),
         own_id=bool(flags & _OWN_ID),
         is_namespaced_uuid=bool(flags & _NAMESPACED_UUID),
+        remember_ms=remember_ms,
     )

@@ -101,11 +101,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_claims: int = 0
     dead_to: str = ""
     dead_ttl_ms: int = 0
+    remember_ms: int = 604_800_000
 
     @property
     def is_held(self) -> bool:
         """True if workers claim nothing: the topic is paused, or consumers claim its tasks."""
         return self.paused or self.deliver is Deliver.PULL
+
+    def remember_until(self, ended_at: int, own_ms: int | None) -> int | None:
+        """Return until when (ms) the id of a task that has ended is remembered; None: not at all.
+
+        `own_ms` is the task's own `remember_ms`.
+        """
+        duration_ms = self.remember_ms if own_ms is None else own_ms
+        return ended_at + duration_ms if duration_ms else None
 
     def retry_pause_ms(self, failures: int, random: float) -> int:
         """Return the pause after the n-th failure in a row; `random` in [0, 1) is for the jitter.
@@ -370,6 +379,14 @@ POLICY_FIELDS = {
             "none",
             0,
             MAX_TTL_S,
+        ),
+        PolicyField(
+            "remember",
+            ValueKind.DURATION,
+            _SECONDS,
+            "How long an id chosen by the caller is remembered after its task has ended; 0: not at all.",
+            "not at all",
+            maximum=MAX_TTL_S,
         ),
     )
 }

@@ -15,7 +15,7 @@ BODY_VERSION = 1
 class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task as a caller requests it: every field as it came, None if absent.
 
-    Units are those of the HTTP interface: `delay` and `ttl` in seconds, `execute_time` in Unix seconds or RFC 3339.
+    Units are those of the HTTP interface: seconds, and for `execute_time` Unix seconds or RFC 3339.
     """
 
     topic: str | None = None
@@ -27,6 +27,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     headers: dict[str, str] | None = None
     ttl: float | None = None
     id: str | None = None
+    remember: float | None = None
 
 
 class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -78,6 +79,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Its death in another topic, from which it moved to this one; None: it did not."""
     is_follow_up: bool = False
     """True if later made it because another task ended. Its own end makes no task."""
+    remember_ms: int | None = None
+    """How long its id is remembered after its end, 0: not at all; None: for as long as the policy then says."""
 
     @property
     def ttl_starts_at(self) -> int:
@@ -109,6 +112,7 @@ class _LongTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
     is_json: bool = False
     death: Death | None = None
     is_follow_up: bool = False
+    remember_ms: int | None = None
 
 
 _LONG_DEFAULTS = _LongTaskBody.__struct_defaults__
@@ -131,13 +135,12 @@ def encode_task(task: Task) -> bytes:
         task.headers or None,
         None if task.expires_at is None else task.expires_at - task.created_at,
     )
-    if task.renewed_at is None and not (
-        task.is_namespaced_uuid or task.client or task.is_json or task.death or task.is_follow_up
-    ):
+    is_short = task.renewed_at is None and task.remember_ms is None
+    if is_short and not (task.is_namespaced_uuid or task.client or task.is_json or task.death or task.is_follow_up):
         return _encoder.encode(body)
     renewed_ms = None if task.renewed_at is None else task.renewed_at - task.created_at
     fields: list[object] = [
-        renewed_ms, task.is_namespaced_uuid, task.client, task.is_json, task.death, task.is_follow_up,
+        renewed_ms, task.is_namespaced_uuid, task.client, task.is_json, task.death, task.is_follow_up, task.remember_ms,
     ]  # fmt: skip
     while fields[-1] == _LONG_DEFAULTS[len(fields) - 1]:
         fields.pop()
@@ -173,6 +176,7 @@ def decode_task(task_id: str, body: bytes) -> Task:
         is_json=stored.is_json,
         death=stored.death,
         is_follow_up=stored.is_follow_up,
+        remember_ms=stored.remember_ms,
     )
 
 

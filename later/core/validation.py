@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 MAX_AHEAD_MS = 3653 * DAY_MS
 """Ten years, with as many leap days as ten years can have."""
 MAX_TTL_MS = 100 * MAX_AHEAD_MS
-"""A longer ttl is cut to this value, which still fits the store's integers."""
+"""A longer ttl or memory is cut to this value, which still fits the store's integers."""
 MAX_TOPIC_BYTES = 255
 MAX_CALLBACK_CHARS = 2048
 MAX_RETRY = 1000
@@ -36,6 +36,7 @@ EXPECTED = {
     "headers": f"an object of up to {MAX_HEADERS} strings",
     "ttl": "a number of seconds > 0",
     "id": "1 to 128 characters of A-Za-z0-9._~:-",
+    "remember": "a number of seconds ≥ 0",
     "namespace": f"a string of 1 to {MAX_TOPIC_BYTES} bytes without control characters or a /",
 }
 """The values that each field of a task takes, as a refusal states them."""

@@ -81,7 +81,7 @@ class HttpServer:
             ApiSettings(
                 max_body=config.max_body,
                 max_pending_writes=config.max_pending_writes,
-                remember_ms=config.remember_ms,
+                remember_ms=config.policy.remember_ms,
                 lease_ms=config.lease_ms,
                 max_waiters=self._max_waiters,
             ),

@@ -116,7 +116,6 @@ class Service:
             slots=self._slots,
             tick_ms=self._config.tick_ms,
             lease_ms=self._config.lease_ms,
-            remember_ms=self._config.remember_ms,
             random=random.random,
         )
 
@@ -245,7 +244,7 @@ class Service:
     async def write_admission_limits(self, execute: Execute) -> None:
         """Write the options that decide on a create into the store, for bulk jobs that write to it without an API."""
         config = self._config
-        limits = AdmissionLimits(max_body=config.max_body, remember_ms=config.remember_ms, policy=config.policy)
+        limits = AdmissionLimits(max_body=config.max_body, remember_ms=config.policy.remember_ms, policy=config.policy)
         changed = await write_limits(execute, config.prefix, limits)
         if changed:
             log.warning("admission limits replaced", options=changed)

@@ -80,10 +80,8 @@ class ClaimRecords:
         record = ClaimRecord(token_hex(CLAIM_NAME_CHARS // 2), topic, now.low, ttl_ms, grace_ms)
         return await self._pull(PullRequest([PullTopic(topic, limit, ttl_ms, max_claims)], limit, record), now)
 
-    async def pop(
-        self, topic: str, limit: int, now: Interval, remember_until: int | None, max_claims: int = 0
-    ) -> PullResult:
-        """Claim due tasks and remove them; return those that this has removed. `remember_until` is as for an ack.
+    async def pop(self, topic: str, limit: int, now: Interval, max_claims: int = 0) -> PullResult:
+        """Claim due tasks and remove them; return those that this has removed.
 
         A task is also returned if it is not known whether it was removed: it may come again, but it is not lost.
 
@@ -93,7 +91,7 @@ class ClaimRecords:
         result = await self._pull(request, now)
         answers: list[bool | LaterError]
         try:
-            answers = await self._pulls.ack([pulled.lease for pulled in result.tasks], remember_until)
+            answers = await self._pulls.ack([pulled.lease for pulled in result.tasks], now.high)
         except StoreDown as error:
             answers = [error] * len(result.tasks)
         popped = [

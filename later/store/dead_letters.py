@@ -155,8 +155,8 @@ class DeadLetters:
             while purged.count < most and cursor.examined < MAX_EXAMINED and not cursor.ended:
                 entries = await cursor.fetch(min(most - purged.count, MAX_TASKS))
                 if entries:
-                    tasks = [DeadTask(unpack_id(e.packed), dead.topic, e.shard, own_id=False) for e in entries]
-                    purged.add(await self._expiry.sweep(tasks, entries[-1].score, None))
+                    tasks = [DeadTask(unpack_id(e.packed), dead.topic, e.shard) for e in entries]
+                    purged.add(await self._expiry.sweep(tasks, entries[-1].score))
             return await _result(cursor, purged.count)
 
     async def count(self, ranges: Sequence[BucketRange]) -> list[int]:

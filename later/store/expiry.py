@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from later.core.errors import LaterError
+from later.core.policy import Policy
 from later.core.retry import Failure, encode_failure, is_expired
 from later.core.task import Task, decode_task_or_error, pack_id, unpack_id
 from later.core.task_names import name_of, pack_remembered
@@ -127,8 +128,11 @@ class Expiry:
             topics += [DueTopic(int(float(at)), topic.decode(), shard.index) for topic, at in entries]
         return DeadTopics([topic for topic in topics if topic.at <= latest], next_cursors)
 
-    async def dead_tasks(self, topic: DueTopic, latest: int) -> list[DeadTask]:
-        """Return the first of a topic's tasks that had died by `latest` (ms)."""
+    async def dead_tasks(self, topic: DueTopic, latest: int, now: int, policy: Policy) -> list[DeadTask]:
+        """Return the first of a topic's tasks that had died by `latest` (ms), to be removed at `now` (ms).
+
+        Ids that callers chose are to be remembered, as the tasks say or the topic's policy.
+        """
         shard = self._keys.shards[topic.shard]
         bucket = shard.bucket(Bucket.DEAD, topic.topic.encode())
         ids = await self._client.execute("sweep", ("ZRANGEBYSCORE", bucket, "-inf", latest, "LIMIT", 0, MAX_BODIES))
@@ -141,12 +145,15 @@ class Expiry:
                 break
             id = unpack_id(packed)
             task = None if body is None else decode_task_or_error(id, body)
-            name = name_of(task) if isinstance(task, Task) and task.own_id else None
-            tasks.append(DeadTask(id, topic.topic, topic.shard, name is not None, name))
+            dead = DeadTask(id, topic.topic, topic.shard)
+            if isinstance(task, Task) and task.own_id:
+                until = policy.remember_until(now, task.remember_ms)
+                dead = dead._replace(name=name_of(task), remember_until=until)
+            tasks.append(dead)
         return tasks
 
-    async def sweep(self, dead: Sequence[DeadTask], latest: int, remember_until: int | None) -> list[bool | LaterError]:
-        """Remove tasks that had died by `latest` (ms). Ids that callers chose stay remembered."""
+    async def sweep(self, dead: Sequence[DeadTask], latest: int) -> list[bool | LaterError]:
+        """Remove tasks that had died by `latest` (ms)."""
 
         def build(target: ShardTopic, some: list[DeadTask]) -> Command:
             shard, topic = target
@@ -154,8 +161,7 @@ class Expiry:
             keys += [shard.bucket(Bucket.DEAD, topic), shard.wakes[Bucket.DEAD]]
             arguments: list[Argument] = [topic, latest]
             for task in some:
-                remembered = task.own_id and remember_until is not None
-                arguments += [pack_id(task.id), remember_until or "" if remembered else ""]
+                arguments += [pack_id(task.id), "" if task.remember_until is None else task.remember_until]
                 arguments.append(pack_remembered(task.name or task.id))
             return scripts.SWEEP.call(keys, arguments)
 

@@ -74,9 +74,7 @@ class Pulls:
         self._due_notices = due_notices
         self._expiry = Expiry(client, keys)
 
-    async def claim(
-        self, requests: Sequence[PullRequest], now: Interval, remember_until: int | None = None
-    ) -> list[PullResult | LaterError]:
+    async def claim(self, requests: Sequence[PullRequest], now: Interval) -> list[PullResult | LaterError]:
         """Claim due tasks, delay → unack, and deal them evenly. Tasks that must not be handed out are dead then.
 
         The tasks that the requests say are done are acked first, as by `ack`.
@@ -88,7 +86,7 @@ class Pulls:
         shares = [Share(request=request) for request in requests]
         acks: LeadingCommands | None = None
         if done := [lease for request in requests for lease in request.done]:
-            groups, commands = self._tasks.settle_commands(self._targets(done), _ack_arguments(done, remember_until))
+            groups, commands = self._tasks.settle_commands(self._targets(done), self._ack_arguments(done, now.high))
             acks = LeadingCommands(commands)
         missed = shares
         for look in range(MAX_LOOKS):
@@ -133,15 +131,15 @@ class Pulls:
         due = (topic for topic, first in firsts if not isinstance(first, LaterError) and float(first[1]) <= now)
         return list(dict.fromkeys(due))
 
-    async def ack(self, leases: Sequence[Lease], remember_until: int | None) -> list[bool | LaterError]:
-        """Remove tasks that are done; False if the lease was lost.
+    async def ack(self, leases: Sequence[Lease], now: int) -> list[bool | LaterError]:
+        """Remove tasks that are done at `now` (ms, the high end of the store's time); False if the lease was lost.
 
-        An id that its caller chose is remembered until `remember_until` (ms; None: not at all).
+        Ids that their callers chose are remembered, as the tasks say or the policies.
 
         Raises:
             StoreDown: whether anything was removed is not known. Doing it again is safe.
         """
-        return await self._settle(leases, _ack_arguments(leases, remember_until))
+        return await self._settle(leases, self._ack_arguments(leases, now))
 
     async def nack(
         self, nacks: Sequence[LeaseNack], policies: Policies, now: int, random: Callable[[], float]
@@ -359,14 +357,17 @@ class Pulls:
             share.deaths += [death for death, answer in zip(deaths, answers, strict=True) if answer is True]
         return live
 
-
-def _ack_arguments(leases: Sequence[Lease], remember_until: int | None) -> list[SettleArguments]:
-    items: list[SettleArguments] = []
-    for lease in leases:
-        until = remember_until if lease.own_id and remember_until is not None else ""
-        remembered = pack_remembered(lease.name) if lease.is_namespaced_uuid else b""
-        items.append((pack_id(lease.id), lease.fence, SettleTarget.DONE, until, remembered, int(lease.has_ttl)))
-    return items
+    def _ack_arguments(self, leases: Sequence[Lease], now: int) -> list[SettleArguments]:
+        policies = self._policies.latest
+        items: list[SettleArguments] = []
+        for lease in leases:
+            until: int | None = None
+            if lease.own_id:
+                until = policies.for_topic(lease.topic).remember_until(now, lease.remember_ms)
+            remembered = pack_remembered(lease.name) if lease.is_namespaced_uuid else b""
+            time = "" if until is None else until
+            items.append((pack_id(lease.id), lease.fence, SettleTarget.DONE, time, remembered, int(lease.has_ttl)))
+        return items
 
 
 def _nack_arguments(lease: Lease, verdict: Verdict) -> SettleArguments:

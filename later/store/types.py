@@ -171,13 +171,16 @@ class ExpiredTask(NamedTuple):
 
 
 class DeadTask(NamedTuple):
-    """A dead task that was kept long enough. `own_id`: a caller chose its id. `name` is as in `task_names.name_of`."""
+    """A dead task to be removed. Its id is then remembered until `remember_until` (ms; None: not at all).
+
+    `name` is as in `task_names.name_of`; None: its id.
+    """
 
     id: str
     topic: str
     shard: int
-    own_id: bool
     name: str | None = None
+    remember_until: int | None = None
 
 
 class TaskRecord(msgspec.Struct, frozen=True):

@@ -13,10 +13,11 @@ import msgspec
 import structlog
 
 from later.core.dead_letter_topic import move_dead
-from later.core.errors import LaterError, format_traceback
+from later.core.errors import LaterError, UnreadableBody, format_traceback
 from later.core.held import Held
 from later.core.origin import Origin
 from later.core.policy import PULL, Policy
+from later.core.policy_scopes import Policies
 from later.core.retry import (
     Outcome,
     OutcomeKind,
@@ -90,7 +91,6 @@ class DeliveryPool:
         held_origins: HeldOrigins,
         throttle: Throttle,
         put_backs: PutBackQueue,
-        remember_ms: int,
         metrics: Metrics,
         random: Callable[[], float],
         wake: Callable[[], None],
@@ -108,7 +108,6 @@ class DeliveryPool:
         self._held_origins = held_origins
         self._throttle = throttle
         self._put_backs = put_backs
-        self._remember_ms = remember_ms
         self._metrics = metrics
         self._random = random
         self.wake = wake
@@ -291,9 +290,7 @@ class DeliveryPool:
                 verdict = result
             if moves_dead and isinstance(task, Task):
                 verdict = move_dead(verdict, task, policies)
-            own_id = self._remember_ms and isinstance(task, Task) and task.own_id
-            remember_until = verdict.at + self._remember_ms if own_id else None
-            settlements.append((delivery, Settlement(claim, verdict, remember_until)))
+            settlements.append((delivery, Settlement(claim, verdict, _remember_until(task, policies, verdict.at))))
         for (topic, kind), count in counts.items():
             self._metrics.deliveries.inc(topic, kind, count)
         if holds:
@@ -355,3 +352,10 @@ class DeliveryPool:
         """Put tasks back that were not delivered; an answer for each of them."""
         await self._put_backs.put_back(tasks, self._store.clock.now().low)
         return [None] * len(tasks)
+
+
+def _remember_until(task: Task | UnreadableBody, policies: Policies, ended_at: int) -> int | None:
+    """Return until when (ms) the id of a task that ends is remembered; None: not at all."""
+    if not isinstance(task, Task) or not task.own_id:
+        return None
+    return policies.for_topic(task.topic).remember_until(ended_at, task.remember_ms)

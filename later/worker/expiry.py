@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import structlog
 
 from later.core.errors import LaterError
+from later.core.policy import Policy
 from later.core.retry import expiry_failure
 from later.metrics import Metrics
 from later.store.open import Store
@@ -59,14 +60,10 @@ class Expirer:
 
 
 class DeadSweeper:
-    """Tick function that removes dead tasks `dead_keep` after their death.
+    """Tick function that removes dead tasks `dead_keep` after their death."""
 
-    Ids that callers chose are remembered for `remember_ms`.
-    """
-
-    def __init__(self, *, store: Store, remember_ms: int, metrics: Metrics) -> None:
+    def __init__(self, *, store: Store, metrics: Metrics) -> None:
         self._store = store
-        self._remember_ms = remember_ms
         self._metrics = metrics
         self._cursors: Mapping[int, int] = {}
         """The cursors, by shard, with which the next tick goes on with the scan."""
@@ -78,21 +75,20 @@ class DeadSweeper:
             died_by = now - policies.shortest_dead_keep_ms
             entries, self._cursors = await self._store.expiry.topics_with_dead(died_by, SWEEP_TOPICS, self._cursors)
             for entry in entries:
-                died_by = now - policies.for_topic(entry.topic).dead_keep_ms
-                if entry.at <= died_by:
-                    removed += await self._sweep_topic(entry, died_by, now, SWEEP_TASKS - removed)
+                policy = policies.for_topic(entry.topic)
+                if entry.at <= now - policy.dead_keep_ms:
+                    removed += await self._sweep_topic(entry, policy, now, SWEEP_TASKS - removed)
             pages += 1
             if not self._cursors:
                 break
         self._metrics.dead_removed.inc(removed)
         return TickResult(removed, now if removed >= SWEEP_TASKS else None)
 
-    async def _sweep_topic(self, topic: DueTopic, died_by: int, now: int, limit: int) -> int:
-        """Remove about `limit` tasks of the topic that had died by `died_by` (ms); return their number."""
-        remember_until = now + self._remember_ms if self._remember_ms else None
-        removed = 0
-        while removed < limit and (dead := await self._store.expiry.dead_tasks(topic, died_by)):
-            results = await self._store.expiry.sweep(dead, died_by, remember_until)
+    async def _sweep_topic(self, topic: DueTopic, policy: Policy, now: int, limit: int) -> int:
+        """Remove about `limit` of those tasks of the topic that were kept for long enough; return their number."""
+        expiry, died_by, removed = self._store.expiry, now - policy.dead_keep_ms, 0
+        while removed < limit and (dead := await expiry.dead_tasks(topic, died_by, now, policy)):
+            results = await expiry.sweep(dead, died_by)
             swept = sum(result is True for result in results)
             if not swept:
                 break  # another worker sweeps this topic, or the store fails: the next tick tries again

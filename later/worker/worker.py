@@ -38,7 +38,6 @@ class Worker:
         slots: int,
         tick_ms: int,
         lease_ms: int,
-        remember_ms: int,
         random: Callable[[], float],
     ) -> None:
         self._store = store
@@ -59,7 +58,6 @@ class Worker:
             held_origins=self.held_origins,
             throttle=self.throttle,
             put_backs=put_backs,
-            remember_ms=remember_ms,
             metrics=metrics,
             random=random,
             wake=self.wake,
@@ -68,7 +66,7 @@ class Worker:
         self.error_requeuer = Requeuer(Bucket.ERROR, store=store, metrics=metrics, on_requeued=self.wake)
         self.trimmer = Trimmer(store)
         self.expirer = Expirer(store=store, metrics=metrics)
-        self.sweeper = DeadSweeper(store=store, remember_ms=remember_ms, metrics=metrics)
+        self.sweeper = DeadSweeper(store=store, metrics=metrics)
         self.resumer = Resumer(store)
         unack_ticker = self._build_ticker("unack", self.tick_unack, max(tick_ms, IDLE_POLL_MS))
         error_ticker = self._build_ticker("error", self.error_requeuer.tick, max(tick_ms, IDLE_POLL_MS))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from later.api.paging import encode_cursor
+from later.core.policy import Policy
 from later.core.retry import SettleTarget, Verdict
 from later.core.task import pack_id
 from later.store.types import ClaimRequest, Settlement
@@ -212,8 +213,8 @@ class TestWhatIsOfAnotherNamespace:
         assert (await other.post("/create", body("other/x", UUID)))[1] == {"id": UUID, "created": False}
         assert (await team.post("/create", body("team/x", UUID)))[0] == 409
         [topic] = (await api.store.expiry.topics_with_dead(NOW, 9)).topics
-        dead = await api.store.expiry.dead_tasks(topic, NOW)
-        assert await api.store.expiry.sweep(dead, NOW, NOW + 1000) == [True]
+        dead = await api.store.expiry.dead_tasks(topic, NOW, NOW, Policy())
+        assert await api.store.expiry.sweep(dead, NOW) == [True]
         assert (await other.post("/query", {"id": UUID}))[1]["ended"] is True
         assert "ended" not in (await team.post("/query", {"id": UUID}))[1]
         assert (await other.post("/create", body("other/x", UUID)))[1] == {"id": UUID, "created": False}

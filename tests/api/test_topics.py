@@ -50,6 +50,7 @@ SETTABLE: list[tuple[str, Any, Any]] = [
     ("max_claims", 5, 0),
     ("dead_to", "shop/failed", "shop/lost"),
     ("dead_ttl", 3600, 0),
+    ("remember", 900, 604_800),
 ]
 """Each field with two different values."""
 
@@ -201,6 +202,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("max_claims", "-1", "an integer from 0 to 1000000, or null to inherit, got -1"),
     ("dead_to", "5", 'a topic of the same namespace, or "" for none, or null to inherit, got 5'),
     ("dead_ttl", "-1", "a number of seconds from 0 to 31561920000, or null to inherit, got -1"),
+    ("remember", "-1", "a number of seconds from 0 to 31561920000, or null to inherit, got -1"),
 ]
 
 

@@ -183,6 +183,9 @@ class TestRefusals:
             ("ttl", -1.5, "-1.5"),
             ("ttl", math.inf, "inf"),
             ("ttl", math.nan, "nan"),
+            ("remember", -1, "-1"),
+            ("remember", math.inf, "inf"),
+            ("remember", math.nan, "nan"),
             ("id", "", '""'),
             ("id", "a b", '"a b"'),
             ("id", "a/b", '"a/b"'),
@@ -391,6 +394,16 @@ class TestLimits:
     )
     def test_a_ttl_is_kept_in_milliseconds_and_cut_to_the_maximum(self, ttl: float, kept_ms: int) -> None:
         assert admit_draft(ttl=ttl).expires_at == NOW + kept_ms
+
+    @each_case("remember, kept_ms", [(0, 0), (0.0005, 1), (900, 900_000), (1e308, MAX_TTL_MS)])
+    def test_an_id_is_remembered_for_as_long_as_its_caller_says(self, remember: float, kept_ms: int) -> None:
+        assert admit_draft(id="a", remember=remember).remember_ms == kept_ms
+
+    def test_only_an_id_that_the_caller_chose_can_be_remembered(self) -> None:
+        refused = refuse_draft(remember=900)
+        assert (refused.field, refused.detail) == (
+            "remember", "remember: expected it with an id of your own, because no other is remembered"
+        )  # fmt: skip
 
     def test_a_ttl_shorter_than_the_delay_is_admitted(self) -> None:
         assert admit_draft(delay=10.0, ttl=5.0).expires_at == NOW + 5_000

@@ -8,6 +8,7 @@ from later.core.errors import Refused
 from later.core.lease import Lease, decode_lease, encode_lease, lease_of
 from later.core.task import new_id
 from later.core.task_names import name_of
+from later.core.validation import MAX_TTL_MS
 from tests.builders import NOW, a_task
 
 FENCE = 2**52 - 1
@@ -23,9 +24,10 @@ def a_token() -> str:
     fence=st.integers(1, 2**53 - 1),
     due_at=st.integers(0, 2**53 - 1),
     flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    remember_ms=st.none() | st.integers(0, MAX_TTL_MS),
 )
 def test_a_token_is_decoded_to_the_lease_that_it_was_made_from(
-    topic: str, id: str, fence: int, due_at: int, flags: tuple[bool, bool, bool]
+    topic: str, id: str, fence: int, due_at: int, flags: tuple[bool, bool, bool], remember_ms: int | None
 ) -> None:
     has_ttl, own_id, is_namespaced_uuid = flags
     lease = Lease(
@@ -36,6 +38,7 @@ def test_a_token_is_decoded_to_the_lease_that_it_was_made_from(
         has_ttl=has_ttl,
         own_id=own_id,
         is_namespaced_uuid=is_namespaced_uuid,
+        remember_ms=remember_ms,
     )
     token = encode_lease(lease)
     assert decode_lease(token) == lease

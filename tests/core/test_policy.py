@@ -59,6 +59,7 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "max_claims": (1, 5, 1_000_000),
     "dead_to": ("shop/failed", "shop/lost", "shop/mail/failed"),
     "dead_ttl": (1, 86_400, 0.5),
+    "remember": (0, 900, 0.5),
 }
 """Three values of each field as they are written; the first two differ."""
 

@@ -57,6 +57,7 @@ def tasks(draw: st.DrawFn) -> Task:
         is_json=draw(st.booleans()),
         death=draw(st.none() | DEATHS),
         is_follow_up=draw(st.booleans()),
+        remember_ms=draw(st.none() | TIMES),
     )
 
 
@@ -102,6 +103,7 @@ class TestBody:
             ({"is_json": True}, 14),
             ({"death": Death("order", "gone", 410, "answered 410", NOW, 1, None)}, 15),
             ({"is_follow_up": True}, 16),
+            ({"remember_ms": 0}, 17),
         ],
     )
     def test_a_body_ends_with_the_last_element_that_says_something(

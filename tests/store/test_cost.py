@@ -89,7 +89,7 @@ async def looking_at_topics_without_tasks(store: StoreFixture, tasks: list[Task]
 async def acking(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
     leases = await pull(store)
-    return await commands_of(store, lambda: store.pulls.ack(leases, None))
+    return await commands_of(store, lambda: store.pulls.ack(leases, NOW))
 
 
 async def releasing_leases(store: StoreFixture, tasks: list[Task]) -> Counts:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from later.core.policy import Policy
 from later.core.retry import Failure, encode_failure, expiry_failure
 from later.core.task import Task
 from later.store.codec import MAX_BODIES
@@ -168,11 +169,14 @@ async def create_dead(store: StoreFixture, count: int, at: int = NOW, **changes:
     return tasks
 
 
-async def sweep(store: StoreFixture, latest: int, remember_until: int | None = None, topic: str = "order") -> int:
+FORGETFUL = Policy(remember_ms=0)
+
+
+async def sweep(store: StoreFixture, latest: int, policy: Policy = FORGETFUL, topic: str = "order") -> int:
     swept = 0
     for shard in store.keys.shards:
-        some = await store.expiry.dead_tasks(DueTopic(0, topic, shard.index), latest)
-        swept += sum(answer is True for answer in await store.expiry.sweep(some, latest, remember_until))
+        some = await store.expiry.dead_tasks(DueTopic(0, topic, shard.index), latest, NOW, policy)
+        swept += sum(answer is True for answer in await store.expiry.sweep(some, latest))
     return swept
 
 
@@ -187,14 +191,20 @@ class TestSweep:
     async def test_an_id_that_its_caller_chose_is_remembered(self, store: StoreFixture) -> None:
         await create_dead(store, 1, id="a", own_id=True)
         await create_dead(store, 1, id="b")
-        await sweep(store, NOW, NOW + 7)
+        await sweep(store, NOW, Policy(remember_ms=7))
         assert (await read_contents(store)).done == {"a": NOW + 7}
         assert await store.tasks.create([a_task(id="a", own_id=True)]) == [ExistingTask(None)]
 
     async def test_no_id_is_remembered_if_that_is_turned_off(self, store: StoreFixture) -> None:
         await create_dead(store, 1, id="a", own_id=True)
-        await sweep(store, NOW, None)
+        await sweep(store, NOW, FORGETFUL)
         assert (await read_contents(store)).done == {}
+
+    async def test_an_id_is_remembered_for_as_long_as_its_task_says(self, store: StoreFixture) -> None:
+        await create_dead(store, 1, id="a", own_id=True, remember_ms=3)
+        await create_dead(store, 1, id="b", own_id=True, remember_ms=0)
+        await sweep(store, NOW, Policy(remember_ms=7))
+        assert (await read_contents(store)).done == {"a": NOW + 3}
 
     async def test_a_task_that_died_later_stays(self, store: StoreFixture) -> None:
         await create_dead(store, 1, NOW, id="a")
@@ -204,10 +214,10 @@ class TestSweep:
 
     async def test_a_task_that_died_again_meanwhile_stays(self, store: StoreFixture) -> None:
         await create_dead(store, 1, id="a", own_id=True)
-        seen = [DeadTask("a", "order", store.keys.shard_of("a").index, own_id=True)]
+        seen = [DeadTask("a", "order", store.keys.shard_of("a").index)]
         await store.edits.delete(["a"])
         await create_dead(store, 1, NOW + 1, id="a", own_id=True)
-        assert await store.expiry.sweep(seen, NOW, None) == [False]
+        assert await store.expiry.sweep(seen, NOW) == [False]
         assert await locate(store, "a") == (Bucket.DEAD, NOW + 1)
 
     async def test_a_task_whose_body_cannot_be_read_is_removed_too(self, store: StoreFixture) -> None:
@@ -218,7 +228,10 @@ class TestSweep:
 
     async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(self, store: StoreFixture) -> None:
         await create_dead(store, MAX_BODIES * len(store.keys.shards) * 2)
-        read = [await store.expiry.dead_tasks(DueTopic(0, "order", shard.index), NOW) for shard in store.keys.shards]
+        read = [
+            await store.expiry.dead_tasks(DueTopic(0, "order", shard.index), NOW, NOW, FORGETFUL)
+            for shard in store.keys.shards
+        ]
         assert max(map(len, read)) == MAX_BODIES
 
     async def test_a_full_store_can_be_swept(self, store: StoreFixture) -> None:

@@ -47,7 +47,7 @@ class Consumer:
         now = (await self._store.time.now()).low
         match self._random.choice(["ack", "ack", "ack", "release", "nack", "extend", "walk away"]):
             case "ack":
-                answers = await pulls.ack(leases, None)
+                answers = await pulls.ack(leases, now)
                 self._acked.update(lease.id for lease, answer in zip(leases, answers, strict=True) if answer is True)
             case "release":
                 await pulls.release(leases)
@@ -92,7 +92,7 @@ class ClaimingConsumer:
         ids = [] if found is None else [task.id for task, _ in found.tasks]
         records = [record for record in await self._store.lookup.query(ids) if isinstance(record, TaskRecord)]
         held = [lease for record in records if record.claim_id == claim_id and (lease := record.lease(now.low))]
-        answers = await self._store.pulls.ack(held, None)
+        answers = await self._store.pulls.ack(held, now.high)
         self._acked.update(lease.id for lease, answer in zip(held, answers, strict=True) if answer is True)
 
 

@@ -49,15 +49,15 @@ async def test_a_pulled_task_is_in_flight_and_its_ack_removes_it(store: StoreFix
     [pulled] = await pull(store)
     assert await locate(store, "a") == (Bucket.UNACK, NOW + LEASE_MS)
     assert (pulled.attempt, pulled.due_at, pulled.lease_end) == (1, NOW, NOW + LEASE_MS)
-    assert await store.pulls.ack([decode_lease(encode_lease(pulled.lease))], None) == [True]
+    assert await store.pulls.ack([decode_lease(encode_lease(pulled.lease))], NOW) == [True]
     assert await locate(store, "a") is None
 
 
 async def test_an_ack_that_is_sent_twice_finds_the_lease_lost(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a")])
     [pulled] = await pull(store)
-    assert await store.pulls.ack([pulled.lease] * 2, None) == [True, False]
-    assert await store.pulls.ack([pulled.lease], None) == [False]
+    assert await store.pulls.ack([pulled.lease] * 2, NOW) == [True, False]
+    assert await store.pulls.ack([pulled.lease], NOW) == [False]
 
 
 async def test_no_worker_claims_of_a_topic_of_which_a_consumer_has_claimed(store: StoreFixture) -> None:
@@ -87,7 +87,7 @@ async def test_an_extended_lease_ends_at_the_new_moment_and_its_token_goes_on(st
     assert await store.pulls.extend([b.lease], NOW + 1_000) == [True]
     assert await release_due(store, Bucket.UNACK, NOW + LEASE_MS) == 1
     assert await store.pulls.extend([a.lease, b.lease], NOW + 90_000) == [True, False]
-    assert await store.pulls.ack([a.lease, b.lease], None) == [True, False]
+    assert await store.pulls.ack([a.lease, b.lease], NOW) == [True, False]
 
 
 async def test_a_nack_waits_for_the_backoff_or_its_own_delay_or_is_final(store: StoreFixture) -> None:
@@ -214,7 +214,7 @@ async def test_a_small_task_does_not_pass_a_large_one_that_did_not_fit(store: St
 async def test_the_store_is_sound_after_pulls(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=str(n)) for n in range(5)])
     pulled = await pull(store)
-    await store.pulls.ack([pulled[0].lease], None)
+    await store.pulls.ack([pulled[0].lease], NOW)
     await store.pulls.release([pulled[1].lease])
     await store.pulls.extend([pulled[2].lease], NOW + 60_000)
     await store.pulls.nack([LeaseNack(pulled[3].lease, Nack())], Policies(Policy()), NOW, lambda: 0.0)
@@ -261,11 +261,20 @@ async def test_a_nack_after_the_last_retry_is_exhausted_and_its_message_may_be_l
 
 
 async def test_a_namespaces_uuid_is_remembered_under_its_name_when_it_is_acked(store: StoreFixture) -> None:
-    task = a_task(topic="team/jobs", own_id=True, is_namespaced_uuid=True)
+    task = a_task(topic="team/jobs", own_id=True, is_namespaced_uuid=True, remember_ms=1000)
     await store.tasks.create([task])
     [pulled] = await pull(store, "team/jobs")
-    assert await store.pulls.ack([pulled.lease], NOW + 1000) == [True]
+    assert await store.pulls.ack([pulled.lease], NOW) == [True]
     assert (await read_contents(store)).done == {f"team/{task.id}": NOW + 1000}
+
+
+async def test_an_acked_id_is_remembered_as_its_task_says_or_the_policy(store: StoreFixture) -> None:
+    await store.policies.change(topic_scope("order"), lambda settings: settings.merge({"remember": 5}))
+    tasks = [a_task(id="a"), a_task(id="b", own_id=True), a_task(id="c", own_id=True, remember_ms=7)]
+    await store.tasks.create([*tasks, a_task(id="d", own_id=True, remember_ms=0)])
+    leases = [decode_lease(encode_lease(pulled.lease)) for pulled in await pull(store)]
+    assert await store.pulls.ack(leases, NOW) == [True] * 4
+    assert (await read_contents(store)).done == {"b": NOW + 5000, "c": NOW + 7}
 
 
 async def test_the_first_pulled_policy_notes_that_the_store_needs_daemons_that_know_it(store: StoreFixture) -> None:

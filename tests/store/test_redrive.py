@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from later.core.errors import StoreDown
+from later.core.policy import Policy
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, pack_id
 from later.store import scripts
@@ -187,8 +188,8 @@ async def test_sweeps_and_redrives_share_the_dead(store: StoreFixture) -> None:
     async def sweeper() -> int:
         removed = 0
         for shard in store.keys.shards:
-            some = await store.expiry.dead_tasks(DueTopic(0, "order", shard.index), NOW + 200)
-            removed += sum(answer is True for answer in await store.expiry.sweep(some, NOW + 200, None))
+            some = await store.expiry.dead_tasks(DueTopic(0, "order", shard.index), NOW + 200, NOW, Policy())
+            removed += sum(answer is True for answer in await store.expiry.sweep(some, NOW + 200))
         return removed
 
     moved, removed = await asyncio.gather(redrive(store), sweeper())

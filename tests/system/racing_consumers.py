@@ -91,8 +91,8 @@ class Consumer:
                 await pulls.nack(nacks, Policies(Policy()), now.high, self._random.random)
 
     async def _ack(self, tasks: Sequence[PulledTask]) -> None:
-        answers = await self._store.pulls.ack([task.lease for task in tasks], None)
         now = await self._store.time.now()
+        answers = await self._store.pulls.ack([task.lease for task in tasks], now.high)
         for task, answer in zip(tasks, answers, strict=True):
             if answer is True:
                 self._note("acked", task, now.high)

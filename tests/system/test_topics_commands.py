@@ -62,6 +62,7 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
         "retry": "5", "retry_base": "500ms", "retry_cap": "1d", "retry_jitter": "0.25", "ack": "code", "rate": "2.5",
         "concurrency": "6", "paused": "on", "ramp": "0", "dead_keep": "7d", "sign": "topic",
         "deliver": "pull", "claim_lease": "1m", "max_claims": "5", "dead_to": "x/failed", "dead_ttl": "1d",
+        "remember": "15m",
     }  # fmt: skip
     assert list(given) == list(POLICY_FIELDS)
     run_json(up, "topics", "set", "x/failed", "--deliver", "pull")  # otherwise it is warned of
@@ -73,6 +74,7 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
             "retry": 5, "retry_base": 0.5, "retry_cap": 86_400, "retry_jitter": 0.25, "ack": "code", "rate": 2.5,
             "concurrency": 6, "paused": True, "ramp": 0, "dead_keep": 604_800, "sign": "topic",
             "deliver": "pull", "claim_lease": 60, "max_claims": 5, "dead_to": "x/failed", "dead_ttl": 86_400,
+            "remember": 900,
         }  # fmt: skip
         assert run_json(up, group, "unset", scope, *options.values())["set"] == {}
 

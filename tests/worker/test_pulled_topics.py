@@ -183,7 +183,7 @@ async def test_tasks_of_both_kinds_survive_push_pull_push_and_end_with_a_reason(
             if deliver == "pull":
                 some = await pull(store, limit=7, at=workers[0].at)
                 pulled_ids |= {one.task.id for one in some if step % 2 == 0}
-                ends = store.pulls.release if step % 2 else lambda leases: store.pulls.ack(leases, None)
+                ends = store.pulls.release if step % 2 else lambda leases: store.pulls.ack(leases, NOW)
                 assert all(await ends([one.lease for one in some]))
     for worker in workers:
         worker.at += 5000

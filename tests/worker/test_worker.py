@@ -15,6 +15,7 @@ from later.store.keys import Bucket
 from later.store.tasks import MAX_CLAIM_BYTES
 from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
+from tests.store.inspection import read_contents
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, MAX_LATE_MS, FakeSender, ManualWorker, busy
 
@@ -209,6 +210,21 @@ async def test_a_delivered_id_of_a_callers_choice_is_remembered(store: StoreFixt
     answer = (await store.lookup.query(["mine"]))[0]
     assert isinstance(answer, NotFound)
     assert answer.ended
+
+
+async def test_a_delivered_id_is_remembered_as_its_task_says_or_the_policy(store: StoreFixture) -> None:
+    worker = ManualWorker(store, FakeSender())
+    await worker.set_namespace_policy("shop", remember=0)
+    await store.tasks.create(
+        [a_task(id=f"{topic}-{own}", topic=topic, own_id=True, remember_ms=own)
+         for topic in ("shop/order", "order") for own in (None, 0, 7000)]
+    )  # fmt: skip
+    while await worker.work():
+        pass
+    kept = (await read_contents(store)).done
+    assert {id: until - worker.at for id, until in kept.items()} == {
+        "shop/order-7000": 7000, "order-7000": 7000, "order-None": 7 * 86_400_000
+    }  # fmt: skip
 
 
 async def test_a_worker_claims_no_more_than_it_has_slots(store: StoreFixture) -> None:

@@ -22,7 +22,6 @@ from tests.store_fixture import StoreFixture
 TIMEOUT_MS = 15_000
 LEASE_MS = 30_000
 TICK_MS = 100
-REMEMBER_MS = 7 * 86_400_000
 MAX_LATE_MS = 2
 """Everything may happen this late, because the time of the store is known as an interval."""
 
@@ -87,7 +86,6 @@ class ManualWorker(Worker):
             slots=slots,
             tick_ms=TICK_MS,
             lease_ms=LEASE_MS,
-            remember_ms=REMEMBER_MS,
             random=lambda: 0.0,
         )
 

@@ -38,7 +38,6 @@ def zaqar_routes(
     pending_writes: PendingWrites,
     signals: DueSignals,
     bytes_in_answers: BytesInAnswers,
-    remember_ms: int,
     max_body: int,
     why_not_ready: Callable[[], Awaitable[LaterError | None]],
 ) -> list[Route]:
@@ -50,7 +49,6 @@ def zaqar_routes(
         pending_writes=pending_writes,
         signals=signals,
         bytes_in_answers=bytes_in_answers,
-        remember_ms=remember_ms,
         max_body=max_body,
     )
     claims = MessageClaimHandlers(

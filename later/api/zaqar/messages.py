@@ -62,7 +62,7 @@ _ID = re.compile(ID_PATTERN)
 
 
 class MessageHandlers:
-    """Handlers of calls for messages. The ids of tasks that are done are remembered for `remember_ms`."""
+    """Handlers of calls for messages."""
 
     def __init__(
         self,
@@ -73,7 +73,6 @@ class MessageHandlers:
         pending_writes: PendingWrites,
         signals: DueSignals,
         bytes_in_answers: BytesInAnswers,
-        remember_ms: int,
         max_body: int,
     ) -> None:
         self._store = store
@@ -81,7 +80,6 @@ class MessageHandlers:
         self._authorization = authorization
         self._pending_writes = pending_writes
         self._bytes_in_answers = bytes_in_answers
-        self._remember_ms = remember_ms
         self._max_post = min(max_body, MAX_POST_BYTES)
         self._pages = MessagePages(store)
         self._last_due = 0
@@ -253,7 +251,7 @@ class MessageHandlers:
 
     async def _ack_group(self, leases: Sequence[Lease]) -> list[bool | LaterError]:
         now = await self._store.time.now()
-        answers = await self._store.pulls.ack(leases, self._remember_until(now.high))
+        answers = await self._store.pulls.ack(leases, now.high)
         self._metrics.consumers.acked.inc(answers.count(True))
         return answers
 
@@ -307,17 +305,12 @@ class MessageHandlers:
         if policy is None:
             return []
         now = await self._store.time.now()
-        result = await self._store.claim_records.pop(
-            topic, count, now, self._remember_until(now.high), policy.max_claims
-        )
+        result = await self._store.claim_records.pop(topic, count, now, policy.max_claims)
         report_pull(self._metrics, result)
         if result.tasks:
             self._metrics.consumers.claimed.inc(topic, count=len(result.tasks))
             self._metrics.consumers.acked.inc(len(result.tasks))
         return result.tasks
-
-    def _remember_until(self, now: int) -> int | None:
-        return now + self._remember_ms if self._remember_ms else None
 
 
 def _is_id(text: str) -> bool:

@@ -60,6 +60,12 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 @click.option(
     "--id", metavar="TEXT", help="Id that you choose: creating it again creates nothing.  [default: a new id]"
 )
+@click.option(
+    "--remember",
+    type=DURATION,
+    help="How long an id that you choose is remembered after the task has ended; 0: not at all.  "
+    "[default: the topic's]",
+)
 @click.option("--from", "source", metavar="FILE", help="Create a task from each line of NDJSON; - is standard input. "
               "A line without an id gets a new one, so sending the file again creates its task again.")  # fmt: skip
 @click.option("--job", metavar="TEXT", help="With --from: id of the bulk job that counts the tasks.")
