@@ -46,13 +46,13 @@ from later.store.admission import write_limits
 from later.store.open import connect_store
 from later.store.schema import Execute
 from later.store.settings import StoreSettings
+from later.store.shared_read import JointRead
 from later.worker.ticker import Ticker, TickResult, start_tickers
 from later.worker.worker import Worker
 
 log = structlog.get_logger("later.daemon")
 
-CLOCK_EVERY_MS = 1000
-POLICIES_EVERY_MS = 1000
+REFRESH_EVERY_MS = 1000
 KEYS_EVERY_MS = 1000
 EVENT_LOOP_EVERY_MS = 500
 HEARTBEAT_EVERY_MS = 2000
@@ -106,6 +106,10 @@ class Service:
             wake_delay_ticker=self._worker.delay_ticker.wake if self._worker is not None else lambda due_at: None,
         )
         self.store_metrics = StoreMetrics(self._store, metrics)
+        reads = [self._store.policies.shared_read, self._store.signing.shared_read]
+        if self.http_server.authorization.reads_keys:
+            reads.append(self._store.key_book.shared_read)
+        self._joint_read = JointRead(self._store.client, reads)
         self._tickers = self._build_tickers()
 
     def _build_worker(self) -> Worker:
@@ -122,8 +126,7 @@ class Service:
     def _build_tickers(self) -> list[Ticker]:
         build = partial(Ticker.on_local_clock, count_error=self._metrics.count_tick_error)
         tickers = [
-            build("clock", self.measure_clock, CLOCK_EVERY_MS),
-            build("policies", self.read_policies, POLICIES_EVERY_MS),
+            build("refresh", self.refresh, REFRESH_EVERY_MS),
             build("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
         ]
         if self._config.runs_api:
@@ -133,7 +136,7 @@ class Service:
         if self._config.runs_worker:
             tickers.append(build("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS))
         if self.http_server.authorization.reads_keys:
-            tickers.append(build("keys", self.read_keys, KEYS_EVERY_MS))
+            tickers.append(build("keys", self.note_keys, KEYS_EVERY_MS))
         return tickers
 
     async def open(self) -> int | None:
@@ -249,22 +252,20 @@ class Service:
         if changed:
             log.warning("admission limits replaced", options=changed)
 
-    async def measure_clock(self, now: int) -> TickResult:
-        """Measure the store's time. A store that came back and cannot serve us is first noticed here."""
+    async def refresh(self, now: int) -> TickResult:
+        """Read the policies, the rotations of secrets and the API keys, and measure the store's time, all at once.
+
+        A store that came back and cannot serve us is first noticed here.
+        """
         try:
-            await self._store.time.measure()
+            await self._joint_read.run()
         except StoreMismatch as error:
             self._fail(error)
         return TickResult(0, None)
 
-    async def read_policies(self, now: int) -> TickResult:
-        await asyncio.gather(self._store.policies.read(), self._store.signing.read())
-        return TickResult(0, None)
-
-    async def read_keys(self, now: int) -> TickResult:
-        """Read the keys, write when they were used, and record which have ended."""
+    async def note_keys(self, now: int) -> TickResult:
+        """Write when the keys were used, and record which have ended."""
         book = self._store.key_book
-        await book.read()
         await book.write_uses()
         if self._config.runs_api:
             for key in await book.note_ended():

@@ -18,9 +18,6 @@ from later.store.keys import Keys, counter_name
 from later.store.scripts import Argument, Command
 from later.store.types import JobBatch, JobCounts
 
-TRIM_LIMIT = 100
-"""The most jobs of each shard that one `trim` forgets."""
-
 
 def batch_digest(items: Sequence[bytes], tasks: Sequence[Task | Refused]) -> bytes:
     """Return the digest by which a job knows a batch that is sent again: of the ids of its tasks, in their order.
@@ -79,19 +76,6 @@ class BulkJobs:
             raise NotFound(name)
         total_created = sum(int(count or 0) for count in created)
         return JobCounts(total_created, max(int(valid or 0) - total_created, 0), int(refused or 0))
-
-    async def trim(self, now: int) -> None:
-        """Forget jobs into which nothing was counted for long enough."""
-        found = await self._client.execute_all(
-            "trim",
-            [("ZRANGEBYSCORE", s.jobs, "-inf", now, "LIMIT", 0, TRIM_LIMIT) for s in self._keys.shards],
-        )
-        commands = [
-            scripts.FORGET_JOB.call([shard.job(job.decode()), shard.jobs], [job, now])
-            for shard, jobs in zip(self._keys.shards, found, strict=True)
-            for job in jobs
-        ]
-        await self._client.execute_all("trim", commands)
 
 
 def count_batch_command(keys: Keys, batch: JobBatch, valid: int, rest: bytes = b"") -> Command:

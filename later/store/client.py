@@ -48,7 +48,7 @@ UNAVAILABLE = (
 
 READING_VERBS = frozenset((
     "audit_trail", "count", "dead", "due_topics", "explain", "job", "list", "open", "ping", "policies", "query", "read",
-    "signing", "snapshot", "split", "stats",
+    "refresh", "signing", "snapshot", "split", "stats",
 ))  # fmt: skip
 """Verbs that change nothing in the store: whether they were carried out does not matter."""
 
@@ -157,16 +157,21 @@ class StoreClient:
         Raises:
             StoreDown: as above.
         """
-        answers = await self.execute_each(verb, commands)
-        for answer in answers:
-            if isinstance(answer, LaterError):
-                raise answer
-        return answers
+        return _raise_error(await self.execute_each(verb, commands))
 
     async def execute_timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """Return the commands' answers as `execute_all` does, and measure the store's time in the same round trip."""
+        return _raise_error(await self.execute_each_timed(verb, commands))
+
+    async def execute_each_timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        """Return the commands' answers as `execute_each` does, and measure the store's time in the same round trip.
+
+        Raises:
+            LaterError: the time could not be measured.
+        """
         sent = self._clock.monotonic()
-        (seconds, micros), *answers = await self.execute_all(verb, [("TIME",), *commands])
+        time, *answers = await self.execute_each(verb, [("TIME",), *commands])
+        seconds, micros = _raise_error([time])[0]
         self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
         return answers
 
@@ -237,6 +242,14 @@ class StoreClient:
 
     def _timeout_error(self, unknown: bool = False) -> StoreDown:
         return StoreDown(f"the store did not answer within {self.timeout_s:g} s", unknown=unknown)
+
+
+def _raise_error(answers: list[Any]) -> list[Any]:
+    """Raise the first error among answers, or return them."""
+    for answer in answers:
+        if isinstance(answer, LaterError):
+            raise answer
+    return answers
 
 
 def translate(error: Exception, unknown: bool = False) -> LaterError:

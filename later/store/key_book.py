@@ -7,7 +7,7 @@ revoked is refused within 2.5 seconds, and while the store is away no key is acc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -61,7 +61,9 @@ class KeyBook:
         """When the keys were read last, by `monotonic`."""
         self._store_time = 0
         """The store's time (ms) at the last read."""
-        self._shared_read = SharedRead(self._read)
+        self.shared_read = SharedRead(
+            client, "keys_since", self._command, self._accept, monotonic, translate=_as_unavailable
+        )
         self.used = set[str]()
         """Ids of keys that were used since `write_uses` was called last."""
         self._minutes_written: dict[str, int] = {}
@@ -76,12 +78,12 @@ class KeyBook:
     async def current(self) -> KeySet:
         """Return keys read within `FRESH_S`. Raises StoreDown if they must be read, and cannot be."""
         if self._monotonic() - self.read_at >= FRESH_S:
-            await self._shared_read.share()
+            await self.shared_read.share()
         return self.latest
 
     async def read(self) -> KeySet:
         """Return the keys as they are now. Raises StoreDown."""
-        await self._shared_read.renew()
+        await self.shared_read.renew()
         return self.latest
 
     def now(self) -> int:
@@ -105,7 +107,7 @@ class KeyBook:
             for id, key in decide(known, self.now()).items():
                 arguments += [id, b"" if key is None else _encode(_as_stored(key))]
             if await self._client.execute("set_keys", scripts.SET_KEYS.call(self._keys, arguments)) >= 0:
-                await self._shared_read.renew_after_change()
+                await self.shared_read.renew_after_change()
                 return
         raise Conflict("the keys changed each time they were looked at: try again")
 
@@ -138,20 +140,23 @@ class KeyBook:
         answer = await self._client.execute("key_uses", ("HGETALL", self._keys[1]))
         return {id.decode(): int(at) for id, at in answer.items() if not id.startswith(_ENDED.encode())}
 
-    async def _read(self) -> None:
-        asked_at = self._monotonic()
-        known = "" if self._version is None else self._version
-        command = scripts.KEYS_SINCE.read(self._keys[:1], [known])
-        try:
-            version, store_time, is_changed, *records = await self._client.execute("keys_since", command)
-        except StoreFault as error:  # something else has written there: as long as nobody can read them, no key counts
-            raise StoreDown(f"the API keys cannot be read: {error}") from error
+    def _command(self) -> Command:
+        """Return the command that reads the keys, if they have changed since the last read."""
+        return scripts.KEYS_SINCE.read(self._keys[:1], ["" if self._version is None else self._version])
+
+    def _accept(self, answer: Any, asked_at: float) -> None:
+        version, store_time, is_changed, *records = answer
         if is_changed:
             keys = [_parse_record(id.decode(errors="replace"), record) for id, record in pairs(records)]
             # a store that has lost its data, or the version, must not let calls in without a key
             has_had_keys = version > 0 or bool(records) or self.latest.has_had_keys
             self.latest = KeySet([key for key in keys if key is not None], has_had_keys=has_had_keys)
         self._version, self._store_time, self.read_at = version, store_time, asked_at
+
+
+def _as_unavailable(fault: StoreFault) -> StoreDown:
+    """Return the error if something else has written there: as long as nobody can read the keys, none counts."""
+    return StoreDown(f"the API keys cannot be read: {fault}")
 
 
 def _as_stored(key: ApiKey) -> StoredKey:

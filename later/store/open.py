@@ -23,6 +23,7 @@ from later.store.expiry import Expiry
 from later.store.key_book import KeyBook
 from later.store.keys import Keys
 from later.store.lookup import Lookup
+from later.store.maintenance import Maintenance
 from later.store.origin_holds import OriginHolds
 from later.store.permits import Permits
 from later.store.policies import PolicyBook
@@ -58,6 +59,7 @@ class Store:
     bulk_jobs: BulkJobs
     stats: Stats
     topic_index: TopicIndex
+    maintenance: Maintenance
     permits: Permits
     origin_holds: OriginHolds
     policies: PolicyBook
@@ -102,6 +104,7 @@ def build_store(client: StoreClient, clock: Clock, keys: Keys, policy: Policy, i
         bulk_jobs=BulkJobs(client, keys),
         stats=stats,
         topic_index=topic_index,
+        maintenance=Maintenance(client, keys, topic_index),
         permits=Permits(client, keys, instance),
         origin_holds=OriginHolds(client, keys),
         policies=policies,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,7 @@ from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Bucket, Keys
 from later.store.schema import PULL
-from later.store.scripts import Argument
+from later.store.scripts import Argument, Command
 from later.store.shared_read import FRESH_S, MAX_STARTS, PacedRead, SharedRead
 
 CHANGES_KEPT = 1000
@@ -55,19 +55,19 @@ class PolicyBook:
         self.held_origin_topics: Mapping[str, int] = {}
         """Topics of which an origin is held, and when (ms) the last of these holds ends."""
         self._read_at = -FRESH_S
-        self._shared_read = SharedRead(self._read)
-        self._paced_read = PacedRead(self._shared_read.renew)
+        self.shared_read = SharedRead(client, "policies", self._command, self._accept, monotonic)
+        self._paced_read = PacedRead(self.shared_read.renew)
         self._changing = asyncio.Lock()
 
     async def current(self) -> Policies:
         """Return policies read within `FRESH_S`. Raises StoreDown if they must be read, and cannot be."""
         if self._monotonic() - self._read_at >= FRESH_S:
-            await self._shared_read.share()
+            await self.shared_read.share()
         return self.latest
 
     async def read(self) -> Policies:
         """Return the policies as they are set now. Raises StoreDown."""
-        await self._shared_read.renew()
+        await self.shared_read.renew()
         return self.latest
 
     async def reread(self) -> Policies:
@@ -125,7 +125,7 @@ class PolicyBook:
                 if await self._client.execute("set_policy", command) >= 0:
                     if scope.level is Level.TOPIC and after.for_scope(scope).deliver is Deliver.PULL:
                         await self._hold(scope.name)
-                    await self._shared_read.renew_after_change()
+                    await self.shared_read.renew_after_change()
                     return self.latest
             raise Conflict("the policies changed each time they were looked at: try again")
 
@@ -135,11 +135,12 @@ class PolicyBook:
         with suppress(LaterError):
             await self._client.execute_all("hold", holds)
 
-    async def _read(self) -> None:
-        asked_at = self._monotonic()
-        known = "" if self._version is None else self._version
-        command = scripts.POLICIES_SINCE.call(self._keys, [known])
-        version, is_complete, ramps, holding, *changed = await self._client.execute("policies", command)
+    def _command(self) -> Command:
+        """Return the command that reads what has changed since the last read."""
+        return scripts.POLICIES_SINCE.call(self._keys, ["" if self._version is None else self._version])
+
+    def _accept(self, answer: Any, asked_at: float) -> None:
+        version, is_complete, ramps, holding, *changed = answer
         if changed or is_complete:
             settings = {} if is_complete else dict(self.latest.settings)
             for name, written in pairs(changed):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
-from later.core.errors import StoreDown
+from later.core.errors import LaterError, StoreDown, StoreFault
+from later.store.client import StoreClient
+from later.store.scripts import Command
 
 FRESH_S = 1.5
 """Policies, keys and rotations read longer ago are read again before they are used: a change takes effect soon."""
@@ -21,29 +24,47 @@ MAX_STARTS = 20
 
 
 class SharedRead:
-    """Runs `read` for all callers that want its result now: otherwise, if the store hangs, each waits for those before.
+    """Runs a command for all callers that want its answer: otherwise, if the store hangs, each waits for those before.
 
-    It goes on if a caller is cancelled, because others may wait for it.
+    `command` returns it, and `accept` gets its answer and when it was asked, by `monotonic`. It goes on if a caller is
+    cancelled, because others may wait for it. `translate` turns an error that the store answered into the one to raise.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
-        self._read = read
+    def __init__(
+        self,
+        client: StoreClient,
+        verb: str,
+        command: Callable[[], Command],
+        accept: Callable[[Any, float], None],
+        monotonic: Callable[[], float],
+        translate: Callable[[StoreFault], LaterError] = lambda fault: fault,
+    ) -> None:
+        self._client = client
+        self._verb = verb
+        self.command = command
+        self._accept = accept
+        self._monotonic = monotonic
+        self._translate = translate
         self._reading: asyncio.Task[None] | None = None
 
+    @property
+    def is_running(self) -> bool:
+        return self._reading is not None
+
     async def share(self) -> None:
-        """Wait for the read that is running, or for a new one. Raises: as `read`."""
+        """Wait for the read that is running, or for a new one.
 
-        def finish(reading: asyncio.Task[None]) -> None:
-            self._reading = None
-            _retrieve_error(reading)
-
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._run())
-            self._reading.add_done_callback(finish)
-        await asyncio.shield(self._reading)
+        Raises:
+            StoreDown: it could not be read.
+            LaterError: what `translate` returns, or `accept` raises.
+        """
+        reading = self._reading
+        if reading is None:
+            reading = self.start(self._client.execute(self._verb, self.command()))
+        await asyncio.shield(reading)
 
     async def renew(self) -> None:
-        """Wait for a read that begins now or later. Raises: as `read`."""
+        """Wait for a read that begins now or later. Raises: as `share`."""
         if self._reading is not None:
             await asyncio.wait([self._reading])  # it may have read before a change
         await self.share()
@@ -55,12 +76,51 @@ class SharedRead:
         except StoreDown as error:
             raise StoreDown(str(error), unknown=True) from error
 
-    async def _run(self) -> None:
+    def start(self, answer: Coroutine[None, None, Any]) -> asyncio.Task[None]:
+        """Return the read that takes this answer to the command. No other may be running."""
+
+        def finish(reading: asyncio.Task[None]) -> None:
+            self._reading = None
+            _retrieve_error(reading)
+
+        self._reading = asyncio.create_task(self._run(answer, self._monotonic()))
+        self._reading.add_done_callback(finish)
+        return self._reading
+
+    async def _run(self, answer: Coroutine[None, None, Any], asked_at: float) -> None:
         try:
-            await self._read()
+            self._accept(await answer, asked_at)
+        except StoreFault as fault:
+            raise self._translate(fault) from fault
         except StoreDown as error:
             error.unknown = False  # a read whose answer is lost has changed nothing
             raise
+
+
+class JointRead:
+    """Runs several reads, and measures the store's time, in one round trip."""
+
+    def __init__(self, client: StoreClient, reads: Sequence[SharedRead]) -> None:
+        self._client = client
+        self._reads = reads
+
+    async def run(self) -> None:
+        """Run the reads that are not running already. An error of one does not stop the others; raise the first."""
+        reads = [read for read in self._reads if not read.is_running]
+        commands = [read.command() for read in reads]
+        round_trip = asyncio.create_task(self._client.execute_each_timed("refresh", commands))
+        round_trip.add_done_callback(_retrieve_error)
+
+        async def find_answer(index: int) -> Any:
+            answer = (await round_trip)[index]
+            if isinstance(answer, LaterError):
+                raise answer
+            return answer
+
+        readings = [read.start(find_answer(index)) for index, read in enumerate(reads)]
+        await asyncio.wait([round_trip, *readings])
+        for done in (round_trip, *readings):
+            done.result()
 
 
 class PacedRead:
@@ -97,7 +157,7 @@ class PacedRead:
                 self._free_at = began + min(max(pause_s, REREAD_EVERY_S), MAX_REREAD_PAUSE_S)
 
 
-def _retrieve_error(reading: asyncio.Task[None]) -> None:
-    """Mark the error of a read as retrieved: perhaps no caller waits any more."""
-    if not reading.cancelled():
-        reading.exception()
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
+    """Mark the error of a task as retrieved: perhaps no caller waits any more."""
+    if not task.cancelled():
+        task.exception()

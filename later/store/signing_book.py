@@ -6,6 +6,7 @@ A delivery takes one `KeyRing` and stays with it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from later.store import scripts
 from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Keys
-from later.store.scripts import Argument
+from later.store.scripts import Argument, Command
 from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
 
 _ALL = "all"
@@ -48,7 +49,7 @@ class SigningBook:
         """The secrets as they were read last."""
         self._version: int | None = None
         self._read_at = -FRESH_S
-        self._shared_read = SharedRead(self._read)
+        self.shared_read = SharedRead(client, "signing", self._command, self._accept, monotonic)
 
     def use_masters(self, masters: Sequence[Master]) -> None:
         """Derive secrets from these masters from now on."""
@@ -57,11 +58,11 @@ class SigningBook:
     async def refresh(self) -> None:
         """Read the rotations, unless that was done within `FRESH_S`. Raises StoreDown."""
         if self._monotonic() - self._read_at >= FRESH_S:
-            await self._shared_read.share()
+            await self.shared_read.share()
 
     async def read(self) -> KeyRing:
         """Return the secrets as they are now. Raises StoreDown."""
-        await self._shared_read.renew()
+        await self.shared_read.renew()
         return self.latest
 
     async def rotate(self, scope: SecretScope, overlap_ms: int) -> KeyRing:
@@ -109,15 +110,16 @@ class SigningBook:
             for scope, generations in changed.items():
                 arguments += [_ALL if scope is None else scope.text, _encode(generations)]
             if await self._client.execute("set_signing", scripts.SET_SIGNING.call(self._keys, arguments)) >= 0:
-                await self._shared_read.renew_after_change()
+                await self.shared_read.renew_after_change()
                 return ring.replace(changed)
         raise Conflict("the signing secrets changed each time they were looked at: try again")
 
-    async def _read(self) -> None:
-        asked_at = self._monotonic()
-        known = "" if self._version is None else self._version
-        command = scripts.SIGNING_SINCE.read(self._keys, [known])
-        version, *found = await self._client.execute("signing", command)
+    def _command(self) -> Command:
+        """Return the command that reads the rotations, if they have changed since the last read."""
+        return scripts.SIGNING_SINCE.read(self._keys, ["" if self._version is None else self._version])
+
+    def _accept(self, answer: Any, asked_at: float) -> None:
+        version, *found = answer
         if version != self._version:
             rotated = dict(_read_rotation(name, written) for name, written in pairs(found))
             rotated_all = rotated.pop(None, ())

@@ -292,11 +292,6 @@ class Tasks:
             for answer in answers
         ]
 
-    async def trim(self, now: int, limit: int) -> int:
-        """Forget ids that were remembered long enough, at most `limit` of each shard; return how many."""
-        commands = [scripts.TRIM.call([shard.done], [now, limit]) for shard in self._keys.shards]
-        return sum(await self._client.execute_all("trim", commands))
-
     def _wake_ranges(self, bucket: Bucket, limit: int, arguments: tuple[Argument, ...] = UNHELD_RANGE) -> list[Command]:
         """Return a command for each shard that reads its earliest wake entries in a range."""
         return [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import Any
 
 from later.core.policy_scopes import namespace_from_topic
 from later.core.validation import DEFAULT_NAMESPACE
@@ -31,9 +32,9 @@ class TopicIndex:
         self._keys = keys
         self._stats = Stats(client, keys)
         self._to_check = [(shard, key) for shard in keys.shards for key in (shard.topics, *shard.wakes.values())]
-        """The keys that `check_some` reads: each shard's index has names to remove, its wake sets have names to add."""
+        """The keys that are checked: each shard's index has names to remove, its wake sets have names to add."""
         self._scan = (0, 0)
-        """The number of the key, and the cursor, at which `check_some` goes on."""
+        """The number of the key, and the cursor, at which the next check goes on."""
 
     async def page(
         self, declared: Sequence[str], now: int, *, limit: int, after: str = "", namespace: str | None = None
@@ -85,12 +86,19 @@ class TopicIndex:
             if namespace_from_topic(start) != namespace:
                 start = f"{namespace_from_topic(start)}/{LAST}"
 
-    async def check_some(self) -> None:
-        """Put the next few names right: called again and again, it removes and adds all that are wrong."""
+    def next_check(self) -> Command:
+        """Return the command that reads the next few names.
+
+        Its answer is for `finish_check`: one check after the other removes and adds all that are wrong.
+        """
         number, cursor = self._scan
-        shard, key = self._to_check[number]
-        cursor, entries = await self._client.execute("trim", ("ZSCAN", key, cursor, "COUNT", SLICE))
-        await self._put_right(shard, [*dict(entries)])
+        return ("ZSCAN", self._to_check[number][1], cursor, "COUNT", SLICE)
+
+    async def finish_check(self, answer: Any) -> None:
+        """Put right the names that were read."""
+        number = self._scan[0]
+        cursor, entries = answer
+        await self._put_right(self._to_check[number][0], [*dict(entries)])
         self._scan = (number, cursor) if cursor else ((number + 1) % len(self._to_check), 0)
 
     async def _read_names(self, start: str, end: str, limit: int) -> tuple[set[str], str]:

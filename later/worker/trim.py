@@ -23,8 +23,6 @@ class Trimmer:
         """Return True if there is more to forget."""
         if self._next_at - TRIM_EVERY_MS <= now < self._next_at:
             return False  # the lower bound matters when the clock was set back
-        more = await self._store.tasks.trim(now, TRIM_LIMIT) >= TRIM_LIMIT
-        await self._store.bulk_jobs.trim(now)
-        await self._store.topic_index.check_some()
+        more = await self._store.maintenance.trim(now, TRIM_LIMIT) >= TRIM_LIMIT
         self._next_at = now if more else now + TRIM_EVERY_MS
         return more

@@ -22,8 +22,9 @@ from later.worker.throttle import Throttle
 from later.worker.ticker import Ticker, TickFunction, TickResult, start_tickers
 from later.worker.trim import Trimmer
 
-IDLE_POLL_MS = 1000
-"""How often unack and error are read at least; the delay ticker wakes their tickers when one of them has due tasks."""
+FALLBACK_MS = 5000
+"""How often unack and error are read at least: each tick of the delay ticker reads when one of them has due tasks, and
+wakes its ticker."""
 
 
 class Worker:
@@ -68,8 +69,8 @@ class Worker:
         self.expirer = Expirer(store=store, metrics=metrics)
         self.sweeper = DeadSweeper(store=store, metrics=metrics)
         self.resumer = Resumer(store)
-        unack_ticker = self._build_ticker("unack", self.tick_unack, max(tick_ms, IDLE_POLL_MS))
-        error_ticker = self._build_ticker("error", self.error_requeuer.tick, max(tick_ms, IDLE_POLL_MS))
+        unack_ticker = self._build_ticker("unack", self.unack_requeuer.tick, max(tick_ms, FALLBACK_MS))
+        error_ticker = self._build_ticker("error", self.error_requeuer.tick, max(tick_ms, FALLBACK_MS))
         self.claimer = Claimer(
             store=store,
             throttle=self.throttle,
@@ -89,7 +90,7 @@ class Worker:
             unack_ticker,
             error_ticker,
             self._build_ticker("expiry", self.expirer.tick, EXPIRY_EVERY_MS),
-            self._build_ticker("dead", self.sweeper.tick, SWEEP_EVERY_MS),
+            self._build_ticker("dead", self.tick_dead, SWEEP_EVERY_MS),
             self._build_ticker("resume", self.resumer.tick, RESUME_EVERY_MS),
         )
 
@@ -117,9 +118,9 @@ class Worker:
         """Claim due tasks now, or at `due_at` (ms)."""
         self.delay_ticker.wake(due_at)
 
-    async def tick_unack(self, now: int) -> TickResult:
-        """Requeue tasks whose lease expired, then trim: a failure to trim must not delay them."""
-        result = await self.unack_requeuer.tick(now)
+    async def tick_dead(self, now: int) -> TickResult:
+        """Remove dead tasks, then forget what was remembered for long enough."""
+        result = await self.sweeper.tick(now)
         if not await self.trimmer.tick(now):
             return result
         trim_at = now + self._tick_ms

@@ -95,6 +95,26 @@ async def test_an_api_whose_keys_cannot_be_read_is_not_ready(store: StoreFixture
         assert is_ready or str(error).startswith("the API keys cannot be read: ")
 
 
+async def test_a_service_reads_all_that_it_reads_each_second_in_one_round_trip(
+    store: StoreFixture, server_url: str
+) -> None:
+    metrics = Metrics()
+    config = load("serve", {"redis": server_url, "shards": str(len(store.keys.shards)), "auth": "keys"}, {})
+    service = Service(config, metrics, health=HEALTH, fail=AsyncMock())
+    name = "later_store_round_trip_duration_seconds_count"
+    try:
+        await service.open()
+        await service.refresh(0)
+        await service.note_keys(0)
+        trips = {sample.labels["verb"]: sample.value for family in metrics.registry.collect()
+                 for sample in family.samples if sample.name == name and sample.value}  # fmt: skip
+    finally:
+        await service.stop()
+    del trips["open"], trips["stats"]  # once, at the start
+    assert trips == {"refresh": 1}
+    assert service.http_server.authorization.has_had_keys is False
+
+
 async def test_all_steps_end_before_the_error_of_one_is_raised() -> None:
     ended = asyncio.Event()
 

@@ -118,7 +118,7 @@ async def test_two_runs_of_one_job_at_once_each_count_what_they_created(store: S
 
 async def test_a_run_is_forgotten_as_its_job_is(store: StoreFixture) -> None:
     await store.tasks.create(batch(*range(40)), job_batch("a", run="one"))
-    await store.bulk_jobs.trim(FORGET_AT)
+    await store.maintenance.trim(FORGET_AT, 1)
     for run in (None, "one"):
         with pytest.raises(NotFound):
             await store.bulk_jobs.counts("job", run)
@@ -148,9 +148,9 @@ async def test_a_job_with_nothing_but_refusals_is_known(store: StoreFixture) -> 
 async def test_a_job_is_forgotten_whole_when_its_time_has_come(store: StoreFixture) -> None:
     await send(store, batch(*range(40)))
     await store.tasks.create([], JobBatch("refused", b"digest", 4, FORGET_AT))
-    await store.bulk_jobs.trim(FORGET_AT - 1)
+    await store.maintenance.trim(FORGET_AT - 1, 1)
     assert await store.bulk_jobs.counts("job") == JobCounts(40, 0, 0)
-    await store.bulk_jobs.trim(FORGET_AT)
+    await store.maintenance.trim(FORGET_AT, 1)
     with pytest.raises(NotFound):
         await store.bulk_jobs.counts("job")
     assert (await ask(store, [("KEYS", "*job*")]))[0] == []
@@ -159,7 +159,7 @@ async def test_a_job_is_forgotten_whole_when_its_time_has_come(store: StoreFixtu
 async def test_a_job_that_goes_on_is_kept(store: StoreFixture) -> None:
     await send(store, batch(1))
     await send(store, batch(1), forget_at=FORGET_AT + 5)
-    await store.bulk_jobs.trim(FORGET_AT)
+    await store.maintenance.trim(FORGET_AT, 1)
     assert await store.bulk_jobs.counts("job") == JobCounts(1, 0, 0)
 
 

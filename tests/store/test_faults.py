@@ -129,11 +129,11 @@ class TestFull:
         due = (await full.tasks.due_topics(Bucket.UNACK, 9)).topics
         assert not any(isinstance(answer, LaterError) for answer in await full.tasks.release(Bucket.UNACK, due, NOW))
         assert await claim_due(full, NOW) == []
-        assert await full.tasks.trim(NOW, 10) == 0
+        assert await full.maintenance.trim(NOW, 10) == 0
 
     async def test_it_forgets_ids(self, full: StoreFixture) -> None:
         await full.tasks.settle([done(claim, NOW) for claim in await claim_due(full, NOW + 30_000)])
-        assert await full.tasks.trim(NOW, 100) > 0
+        assert await full.maintenance.trim(NOW, 100) > 0
 
     async def test_its_scripts_are_loaded_anew(self, full: StoreFixture) -> None:
         await ask(full, [("SCRIPT", "FLUSH")])

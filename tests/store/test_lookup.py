@@ -190,8 +190,8 @@ async def test_a_task_in_no_bucket_is_an_error_that_names_the_doctor(store: Stor
 async def test_ids_are_forgotten_when_their_time_has_come(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=f"t{n}", own_id=True) for n in range(40)])
     await store.tasks.settle([done(claim, NOW + n) for n, claim in enumerate(await claim_due(store))])
-    assert await store.tasks.trim(NOW - 1, 1000) == 0
-    assert await store.tasks.trim(NOW + 9, 1000) == 10
+    assert await store.maintenance.trim(NOW - 1, 1000) == 0
+    assert await store.maintenance.trim(NOW + 9, 1000) == 10
     assert sorted((await read_contents(store)).done.values()) == [NOW + n for n in range(10, 40)]
 
 
@@ -199,7 +199,7 @@ async def test_no_more_are_forgotten_at_once_than_asked_for(store: StoreFixture)
     await store.tasks.create([a_task(id=f"t{n}", own_id=True) for n in range(100)])
     await store.tasks.settle([done(claim, NOW) for claim in await claim_due(store)])
     rounds = 0
-    while moved := await store.tasks.trim(NOW, 3):
+    while moved := await store.maintenance.trim(NOW, 3):
         assert moved <= 3 * len(store.keys.shards)
         rounds += 1
     assert rounds > 1
@@ -209,7 +209,7 @@ async def test_no_more_are_forgotten_at_once_than_asked_for(store: StoreFixture)
 async def test_a_forgotten_id_may_be_created_anew(store: StoreFixture) -> None:
     await create_in(store, Bucket.DELAY)
     await store.tasks.settle([done(claim, NOW) for claim in await claim_due(store, NOW + 50)])
-    await store.tasks.trim(NOW, 10)
+    await store.maintenance.trim(NOW, 10)
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
 

@@ -630,7 +630,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def trim_and_examine(self) -> None:
-        assert self.run(self.store.tasks.trim, self.now, 1000) == self.model.trim(self.now)
+        assert self.run(self.store.maintenance.trim, self.now, 1000) == self.model.trim(self.now)
         assert self.run(findings, self.store, self.now) == []
 
     @rule()
@@ -639,7 +639,7 @@ class StoreMachine(RuleBasedStateMachine):
         page = self.run(partial(self.store.topic_index.page, [], self.now, limit=9))
         assert [*page] == sorted({task.task.topic for task in self.model.tasks.values()})
         for _ in range(self.shards * (1 + len(Bucket))):
-            self.run(self.store.topic_index.check_some)
+            self.run(self.store.maintenance.trim, 0, 1)
         contents = self.run(read_contents, self.store)
         assert contents.topics == {(shard, topic) for _, shard, topic in contents.wakes}
 

@@ -208,20 +208,23 @@ class CountingPolicyBook(PolicyBook):
 
     def __init__(self, store: StoreFixture, clock: Clock) -> None:
         super().__init__(store.client, store.keys, Policy(), clock)
+        self._execute = store.client.execute
         self.reads = 0
         self.has_begun, self.may_read = asyncio.Event(), asyncio.Event()
 
-    async def _read(self) -> None:
+    async def execute(self, verb: str, command: Command) -> Any:
         self.reads += 1
         self.has_begun.set()
         await self.may_read.wait()
-        await super()._read()
+        return await self._execute(verb, command)
 
 
 class TestSharedRead:
     @pytest.fixture
-    def counting(self, store: StoreFixture, clock: Clock) -> CountingPolicyBook:
-        return CountingPolicyBook(store, clock)
+    def counting(self, store: StoreFixture, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> CountingPolicyBook:
+        book = CountingPolicyBook(store, clock)
+        monkeypatch.setattr(store.client, "execute", book.execute)
+        return book
 
     async def test_a_thousand_callers_share_one_read(self, counting: CountingPolicyBook) -> None:
         callers = [asyncio.create_task(counting.current()) for _ in range(1000)]

@@ -14,7 +14,6 @@ from later.store.keys import Bucket
 from later.store.schema import INDEX_IS_COMPLETE
 from later.store.scripts import Command
 from later.store.stats import NO_TASKS, TopicCounts
-from later.store.topic_index import TopicIndex
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
     LEASE_MS,
@@ -224,10 +223,9 @@ class TestUpkeep:
     async def test_names_without_tasks_are_forgotten_a_few_at_a_time(self, store: StoreFixture, shards: int) -> None:
         await create(store, *(f"t{n}" for n in range(1200)))
         await store.edits.delete([f"of-t{n}" for n in range(1, 1200)])
-        index = TopicIndex(store.client, store.keys)
         left = []
         for _ in range(ROUND * shards + 4):
-            await index.check_some()
+            await store.maintenance.trim(0, 1)
             left.append(len(await indexed(store)))
         assert left == sorted(left, reverse=True)
         assert (left[0] > 1, left[-1]) == (True, 1)
@@ -243,18 +241,16 @@ class TestUpkeep:
             store,
             [("ZREM", shard.topics, "waits", "retries", "died", "runs") for shard in store.keys.shards],
         )
-        index = TopicIndex(store.client, store.keys)
         for _ in range(ROUND * shards):
-            await index.check_some()
+            await store.maintenance.trim(0, 1)
         assert await indexed(store) == {"known", "waits", "retries", "died", "runs"}
         await assert_sound(store)
 
     async def test_to_check_an_index_that_is_right_writes_nothing(self, store: StoreFixture, shards: int) -> None:
         await create(store, *(f"t{n}" for n in range(100)))
         before = await store.redis.info("persistence")
-        index = TopicIndex(store.client, store.keys)
         for _ in range(ROUND * shards):
-            await index.check_some()
+            await store.maintenance.trim(0, 1)
         assert await page(store, declared=["unused"]) == sorted({*await indexed(store), "unused"})
         after = await store.redis.info("persistence")
         assert after["rdb_changes_since_last_save"] == before["rdb_changes_since_last_save"]
