@@ -159,6 +159,11 @@ def any_topic(text: str) -> str:
     return text
 
 
+@option_type("URL")
+def any_url(text: str) -> str:
+    return text
+
+
 @option_type("SHARE", "a number")
 def share(text: str) -> float:
     if not re.fullmatch(r"[0-9]*\.?[0-9]*", text) or not re.search("[0-9]", text) or float(text) > 1:

@@ -25,7 +25,7 @@ class CallbackCheck:
         self._metrics = metrics
 
     def check(self, callback: str) -> None:
-        """Check the URL of a new or changed callback; "", that of a task for consumers, needs no check.
+        """Check the URL of a new or changed callback, of a task or a policy; "", which is none, needs no check.
 
         Raises:
             Refused: it is no callback, its host is an address that is refused, or it is not https and has to be.

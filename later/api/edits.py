@@ -67,7 +67,7 @@ class EditHandlers:
             raise refusal("id", None)
         name = request[CALLER].task_name(changes.id)
         changes.require_any()
-        if changes.callback is not None:
+        if isinstance(changes.callback, str):
             self._check_callback(changes.callback)
         with self._pending_writes.reserve():
             policies, now = await self._store.policies.current(), await self._store.time.now()

@@ -15,6 +15,8 @@ from later.core.errors import LaterError, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.held import Held
 from later.core.origin import Origin
+from later.core.policy import Policy
+from later.core.policy_scopes import Level, topic_scope
 from later.core.task import Task
 from later.core.validation import parse_topic
 from later.store.keys import Bucket
@@ -54,8 +56,9 @@ class ExplainHandlers:
         name = request[CALLER].own_topic(parse_topic(body.topic))
         with self._pending_writes.reserve():
             now = (await self._store.time.now()).low
-            waiting_for_origins, waiting_after_faults = await self._count_waiting(name)
-            facts = (await self._topic_facts(name, now))._replace(
+            facts = await self._topic_facts(name, now)
+            waiting_for_origins, waiting_after_faults = await self._count_waiting(name, facts.policy)
+            facts = facts._replace(
                 waiting_for_origins=waiting_for_origins,
                 waiting_after_faults=waiting_after_faults,
                 origin_holds={
@@ -73,7 +76,7 @@ class ExplainHandlers:
                 raise record
             now = (await self._store.time.now()).low
             topic = await self._topic_facts(record.topic, now)
-            origin = _origin_of(record)
+            origin = _origin_of(record, topic.policy)
             held_until = None if origin is None else await self._store.origin_holds.held_until(record.topic, origin)
         facts = TaskFacts(
             id=record.id,
@@ -100,6 +103,7 @@ class ExplainHandlers:
         return TopicFacts(
             name=name,
             policy=policies.for_topic(name),
+            is_namespace_callback=policies.level_of(topic_scope(name), "callback") is Level.NAMESPACE,
             delay=counts.delay,
             unack=counts.unack,
             error=counts.error,
@@ -114,7 +118,7 @@ class ExplainHandlers:
             last_heartbeat_at=max(heartbeats, default=None),
         )
 
-    async def _count_waiting(self, topic: str) -> tuple[Counter[str], int]:
+    async def _count_waiting(self, topic: str, policy: Policy) -> tuple[Counter[str], int]:
         """Return how many of the first tasks in delay were put back, by their origins, and how many for a fault."""
         counts: Counter[str] = Counter()
         seen = after_faults = 0
@@ -124,16 +128,18 @@ class ExplainHandlers:
                 for record in tasks:
                     if record.put_back_for is Held.FAULT:
                         after_faults += 1
-                    elif record.first_due_at is not None and (origin := _origin_of(record)) is not None:
+                    elif record.first_due_at is not None and (origin := _origin_of(record, policy)) is not None:
                         counts[origin.authority] += 1
                 if seen >= SAMPLE:
                     break
         return counts, after_faults
 
 
-def _origin_of(record: TaskRecord) -> Origin | None:
-    """Return the origin of a task's callback; None if it cannot be called."""
+def _origin_of(record: TaskRecord, policy: Policy) -> Origin | None:
+    """Return the origin of a task's callback, or of its topic's policy's; None if there is none to call."""
+    if not isinstance(record.task, Task):
+        return None
     try:
-        return Origin.of(record.task.callback) if isinstance(record.task, Task) else None
+        return Origin.of(record.task.callback or policy.called_by_default)
     except ValueError:
         return None

@@ -9,6 +9,7 @@ from aiohttp import hdrs, web
 
 from later.api.audit_records import record_action
 from later.api.authorization import CALLER
+from later.api.callback_check import CallbackCheck
 from later.api.json_response import json_response
 from later.api.requests import check_no_fields, parse_switch, path_parameter, read_body
 from later.core.audit_event import AuditAction
@@ -29,10 +30,12 @@ class PolicyHandlers:
         *,
         policies: PolicyBook,
         audit_trail: AuditTrail,
+        callback_check: CallbackCheck,
         max_body: int,
         parse_scope: Callable[[web.Request], PolicyScope],
     ) -> None:
         self._policies = policies
+        self._check_callback = callback_check.check
         self._change_settings = partial(change_settings, policies, audit_trail)
         self._max_body = max_body
         self._parse_scope = parse_scope
@@ -86,7 +89,10 @@ class PolicyHandlers:
         return json_response({scope.level.value: scope.name, "paused": policies.for_scope(scope).paused})
 
     async def _parse_request(self, request: web.Request) -> tuple[PolicyScope, dict[str, PolicyValue | None]]:
-        return self._parse_scope(request), parse_policy_fields(parse_object(await read_body(request, self._max_body)))
+        scope = self._parse_scope(request)
+        fields = parse_policy_fields(parse_object(await read_body(request, self._max_body)))
+        self._check_callback(str(fields.get("callback") or ""))
+        return scope, fields
 
     async def _change(
         self, request: web.Request, scope: PolicyScope, edit: Callable[[Settings], Settings]
@@ -124,7 +130,7 @@ async def change_settings(
 def _settings_view(settings: Settings) -> dict[str, PolicyValue]:
     """Return the fields that are set, with Pulsar's own."""
     pulsar: dict[str, PolicyValue] = {} if settings.tick_time_ms is None else {"tick_time_ms": settings.tick_time_ms}
-    return {**settings.fields, **pulsar}
+    return {**settings.loggable_fields, **pulsar}
 
 
 def parse_namespace_scope(request: web.Request) -> PolicyScope:

@@ -17,6 +17,7 @@ from later.option_types import (
     any_rate,
     any_share,
     any_topic,
+    any_url,
     choice,
     duration_s,
     switch,
@@ -29,6 +30,7 @@ _TYPES = {
     ValueKind.RATE: any_rate,
     ValueKind.SWITCH: switch,
     ValueKind.TOPIC: any_topic,
+    ValueKind.URL: any_url,
 }
 """The types check only the form of a value. The daemon checks its limits: it may be of another version."""
 
@@ -37,6 +39,7 @@ _FORMATS: dict[ValueKind, Callable[[Any], str]] = {
     ValueKind.RATE: lambda rate: f"{rate}/s",
     ValueKind.SWITCH: lambda on: "on" if on else "off",
     ValueKind.TOPIC: lambda topic: printable(topic) if topic else "none",
+    ValueKind.URL: lambda url: printable(url) if url else "none",
 }
 
 

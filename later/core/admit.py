@@ -27,6 +27,7 @@ from later.core.validation import (
 
 _RESERVED_TOPICS = f"{RESERVED_NAMESPACE}/"
 """The beginning of the names of reserved topics. The topic `later` itself is in the namespace `default`."""
+_MISSING_CALLBACK = "only a topic with deliver pull has tasks without, or one whose policy has a callback"
 
 
 def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Caller = ANYBODY) -> Task:
@@ -46,7 +47,7 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Cal
     policy = policies.for_topic(topic)
     execute_at = resolve_execute_at(draft, policy, now)
     ttl_ms = resolve_ttl_ms(draft.ttl, policy)
-    is_pulled = policy.deliver is PULL
+    callback, is_pulled = draft.callback, policy.deliver is PULL
     if draft.id is not None:
         id = caller.own_id(draft.id)
     elif is_pulled:
@@ -57,7 +58,7 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Cal
         id=id,
         own_id=draft.id is not None,
         topic=topic,
-        callback=resolve_callback(draft.callback, policy) if is_pulled else check_callback(draft.callback),
+        callback=resolve_callback(callback, policy) if is_pulled or callback is None else check_callback(callback),
         content=check_content(draft.content),
         headers=check_headers(draft.headers),
         max_retry=policy.retry if draft.retry is None else check_retry(draft.retry),
@@ -70,15 +71,18 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Cal
 
 
 def resolve_callback(callback: str | None, policy: Policy) -> str:
-    """Return the callback of a task; in a pulled topic it has none, which is "".
+    """Return a task's own callback. It has none, which is "", in a pulled topic, or where the policy's is called.
 
     Raises:
         Refused: the callback is wrong.
         PolicyRefusal: it is missing, or is one too many.
     """
     if policy.deliver is not PULL:
-        return check_callback(callback)
-    if callback is not None:
+        if callback is not None:
+            return check_callback(callback)
+        if not policy.callback:
+            raise PolicyRefusal(f"{refusal('callback', None)}: {_MISSING_CALLBACK}", "callback")
+    elif callback is not None:
         expected = "none, because consumers claim the topic's tasks (deliver pull)"
         raise PolicyRefusal(refusal("callback", callback, expected).detail, "callback")
     return ""

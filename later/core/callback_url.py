@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from yarl import URL
 
-from later.core.errors import PolicyRefusal, Refused
+from later.core.errors import Refused
 from later.core.host_address import parse_host_address
 from later.core.validation import EXPECTED, MAX_CALLBACK_CHARS, format_value, refusal, utf8_size
 
@@ -24,17 +24,13 @@ _PORT = re.compile(r"[0-9]{1,5}")
 
 
 @lru_cache(maxsize=4096)
-def check_callback(text: str | None) -> str:
+def check_callback(text: str) -> str:
     """Check a callback's URL, and return it.
 
     Raises:
         Refused: it is not an absolute http(s) URL, it has user:password@ or a fragment, or no receiver can have its
             host or port.
-        PolicyRefusal: it is missing.
     """
-    if text is None:
-        missing = refusal("callback", None)
-        raise PolicyRefusal(f"{missing}: only a topic with deliver pull has tasks without", "callback")
     if len(text) > MAX_CALLBACK_CHARS or _FORBIDDEN.search(text):
         raise refusal("callback", text)
     utf8_size("callback", text)

@@ -18,14 +18,15 @@ from later.core.validation import check_content, check_headers, check_retry
 class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The requested changes of the task `id`, in the units of a `Draft`. A field that is None stays as it is.
 
-    `ttl` differs: UNSET leaves it as it is, and None removes it, so that the task never expires.
+    `callback` and `ttl` differ: UNSET leaves them as they are, and None removes them, so that the policy's callback is
+    called, and the task never expires. Beside other changes, None leaves a callback as it is that the task needs.
     """
 
     id: str | None = None
     delay: float | None = None
     execute_time: float | str | None = None
     content: str | None = None
-    callback: str | None = None
+    callback: str | UnsetType | None = UNSET
     headers: dict[str, str] | None = None
     retry: int | None = None
     ttl: float | UnsetType | None = UNSET
@@ -35,10 +36,15 @@ class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """True if the task becomes due at another time."""
         return self.delay is not None or self.execute_time is not None
 
+    @property
+    def sets_others(self) -> bool:
+        """True if there is a change besides that of the callback."""
+        changes = (self.delay, self.execute_time, self.content, self.headers, self.retry)
+        return self.ttl is not UNSET or any(change is not None for change in changes)
+
     def require_any(self) -> None:
         """Raise Refused if there are no changes."""
-        changes = (self.delay, self.execute_time, self.content, self.callback, self.headers, self.retry)
-        if self.ttl is UNSET and all(change is None for change in changes):
+        if self.callback is UNSET and not self.sets_others:
             fields = ", ".join(name for name in self.__struct_fields__ if name != "id")
             raise Refused(f"expected something to change: {fields}; got none of these")
 
@@ -63,7 +69,8 @@ def edit(task: Task, changes: TaskChanges, policies: Policies, now: int) -> Task
     if changes.content is not None:
         edited["content"] = check_content(changes.content)
         edited["is_json"] = False
-    if changes.callback is not None:
+    is_none_left = changes.callback is None and changes.sets_others and not policy.may_lack_callbacks
+    if changes.callback is not UNSET and not is_none_left:
         edited["callback"] = resolve_callback(changes.callback, policy)
     if changes.headers is not None:
         edited["headers"] = check_headers(changes.headers)

@@ -64,6 +64,8 @@ class TopicFacts(NamedTuple):
     """How many of them wait because their workers could not make their calls."""
     origin_holds: Mapping[str, int] = {}
     """When (ms) the holds of its origins end."""
+    is_namespace_callback: bool = False
+    """True if the callback of its policy is that of its namespace."""
 
 
 class TaskFacts(NamedTuple):
@@ -105,6 +107,9 @@ def explain_task(facts: TaskFacts, topic: TopicFacts, now: int) -> Explanation:
     death = None if task is None else task.death
     if death is not None:
         reasons.append(f"it came from {death.topic}, where it died because {_why_dead(death, task)}")
+    lacks_callback = task is not None and not task.callback and topic.policy.deliver is Deliver.PUSH
+    if lacks_callback:
+        reasons += _policy_callback(facts, topic)
     details = {
         "id": facts.id,
         "topic": topic.name,
@@ -114,6 +119,7 @@ def explain_task(facts: TaskFacts, topic: TopicFacts, now: int) -> Explanation:
         "attempts": facts.attempts,
         "failures": 0 if facts.failure is None else facts.failure.failures,
         "max_retry": None if task is None else task.max_retry,
+        **(_callback_details(topic) if lacks_callback else {}),
         "origin": facts.origin,
         "origin_held_until": _future_time(facts.origin_held_until, now),
         "expires_at": None if task is None or task.expires_at is None else rfc3339(task.expires_at),
@@ -143,6 +149,29 @@ def explain_topic(topic: TopicFacts, now: int) -> Explanation:
             *_obstacles_at(topic.next_due_at or now, topic, now),
         ]
     return Explanation("; ".join(reasons), {"topic": topic.name, **_topic_details(topic, now)})
+
+
+# Callbacks
+
+
+def _policy_callback(facts: TaskFacts, topic: TopicFacts) -> Iterator[str]:
+    """Yield what is called for a task without a callback of its own, or what it needs."""
+    level = "namespace" if topic.is_namespace_callback else "topic"
+    if facts.state == "dead":
+        if facts.failure is not None and facts.failure.reason == "no callback":
+            first = "" if topic.policy.callback else "set a callback in its topic's policy, then "
+            yield f"to have it called, {first}redrive it"
+    elif topic.policy.callback:
+        yield f"it has no callback of its own: that of its {level}'s policy is called, {topic.policy.callback}"
+    else:
+        yield "it has no callback, and neither has its topic's policy: without one it will be dead when it is due"
+
+
+def _callback_details(topic: TopicFacts) -> Details:
+    """Return the callback to call for a task without one of its own, and the level of the policy that names it."""
+    level = "namespace" if topic.is_namespace_callback else "topic"
+    callback = topic.policy.callback or None
+    return {"callback": callback, "callback_from": level if callback else None}
 
 
 # Tasks, by state

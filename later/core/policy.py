@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from later.core.callback_url import check_callback
 from later.core.errors import Refused
 from later.core.field_names import suggest_field
 from later.core.validation import (
+    EXPECTED,
     MAX_AHEAD_MS,
     MAX_RETRY,
     MAX_TTL_MS,
@@ -74,9 +76,10 @@ PULL = Deliver.PULL
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The policy that applies to a topic. 0 means no limit for `max_delay_ms`, `ttl_ms`, `rate` and `concurrency`.
 
-    `rate` is in deliveries a second. `claim_lease_ms` and `max_claims` are for topics whose tasks consumers claim: a
-    `max_claims` of 0 means as many as deliveries may lose their leases in a row. A task that dies moves to the topic
-    `dead_to`, with a ttl of `dead_ttl_ms` (0: without one); if that is "", it is kept in the bucket `dead`.
+    `rate` is in deliveries a second. `callback` is for tasks without one of their own; if it is "", they need one.
+    `claim_lease_ms` and `max_claims` are for topics whose tasks consumers claim: a `max_claims` of 0 means as many as
+    deliveries may lose their leases in a row. A task that dies moves to the topic `dead_to`, with a ttl of
+    `dead_ttl_ms` (0: without one); if that is "", it is kept in the bucket `dead`.
     """
 
     default_delay_ms: int = 0
@@ -97,6 +100,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     dead_keep_ms: int = 2_592_000_000
     sign: Sign = Sign.NAMESPACE
     deliver: Deliver = Deliver.PUSH
+    callback: str = ""
     claim_lease_ms: int = 30_000
     max_claims: int = 0
     dead_to: str = ""
@@ -115,6 +119,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """
         duration_ms = self.remember_ms if own_ms is None else own_ms
         return ended_at + duration_ms if duration_ms else None
+
+    @property
+    def may_lack_callbacks(self) -> bool:
+        """True if tasks may be created without a callback."""
+        return self.deliver is Deliver.PULL or bool(self.callback)
+
+    @property
+    def called_by_default(self) -> str:
+        """The callback to call for tasks without one of their own; "" if there is none, or consumers claim them."""
+        return "" if self.deliver is PULL else self.callback
 
     def retry_pause_ms(self, failures: int, random: float) -> int:
         """Return the pause after the n-th failure in a row; `random` in [0, 1) is for the jitter.
@@ -144,6 +158,7 @@ class ValueKind(StrEnum):
     SWITCH = "switch"
     CHOICE = "choice"
     TOPIC = "topic"
+    URL = "url"
 
 
 class PolicyField(NamedTuple):
@@ -177,14 +192,15 @@ class PolicyField(NamedTuple):
 
         Raises:
             ValueError: the field does not take this value.
+            Refused: it is a URL that no callback can have; the text says why, and shows no password.
         """
         match value:
             case bool() if self.kind is ValueKind.SWITCH:
                 return value
             case str() if self.kind is ValueKind.CHOICE:
                 return self.enum(value)
-            case str() if self.kind is ValueKind.TOPIC:
-                return _parse_topic_or_none(value)
+            case str() if self.kind in (ValueKind.TOPIC, ValueKind.URL):
+                return _parse_topic_or_url(self.kind, value)
             case bool():
                 raise ValueError
             case int() | float() if (
@@ -199,7 +215,7 @@ class PolicyField(NamedTuple):
         raise ValueError
 
     def format(self, value: Any) -> PolicyValue:
-        """Convert the attribute's value to JSON: the inverse of `parse`. No topic is "", because null inherits."""
+        """Convert the attribute's value to JSON: the inverse of `parse`. No topic or URL is "": null inherits."""
         match self.kind:
             case ValueKind.DURATION:
                 return plain_number(value / 1000)
@@ -211,10 +227,12 @@ class PolicyField(NamedTuple):
                 return value  # type: ignore[no-any-return]  # an integer or a boolean
 
 
-def _parse_topic_or_none(text: str) -> str:
-    """Return the canonical name of a topic, or "" for none. Raises ValueError."""
+def _parse_topic_or_url(kind: ValueKind, text: str) -> str:
+    """Return the canonical name of a topic, or a callback's URL; "" for none. Raises as `PolicyField.parse`."""
+    if not text or kind is ValueKind.URL:
+        return check_callback(text) if text else ""
     try:
-        return parse_topic(text) if text else ""
+        return parse_topic(text)
     except Refused as error:
         raise ValueError from error
 
@@ -351,6 +369,12 @@ POLICY_FIELDS = {
             enum=Deliver,
         ),
         PolicyField(
+            "callback",
+            ValueKind.URL,
+            f'{EXPECTED["callback"]}, or "" for none',
+            'URL to POST to for tasks without a callback of their own, as it is when they are due; "": there is none.',
+        ),
+        PolicyField(
             "claim_lease",
             ValueKind.DURATION,
             f"a number of seconds from 1 to {MAX_CLAIM_LEASE_S}",
@@ -416,7 +440,7 @@ def parse_policy_fields(values: Mapping[str, object]) -> dict[str, PolicyValue |
 
 
 def format_policy(policy: Policy) -> dict[str, PolicyValue | None]:
-    """Return the value of every field, as it is written in JSON. None stands for no topic."""
+    """Return the value of every field, as it is written in JSON. None stands for no topic or URL."""
     shown: dict[str, PolicyValue | None] = {}
     for field in POLICY_FIELDS.values():
         value = field.format(getattr(policy, field.attribute))

@@ -60,6 +60,12 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     fields: dict[str, PolicyValue] = {}  # msgspec copies a mutable default
     tick_time_ms: int | None = None
 
+    @property
+    def loggable_fields(self) -> dict[str, PolicyValue]:
+        """The fields without the query of a callback, which may be a secret."""
+        url, query, _ = str(self.fields.get("callback", "")).partition("?")
+        return {**self.fields, "callback": f"{url}?…"} if query else self.fields
+
     def merge(self, fields: Mapping[str, PolicyValue | None]) -> Settings:
         """Return a copy with these fields set, and without those that are None (RFC 7396)."""
         merged = {**self.fields, **fields}
@@ -75,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
         values: dict[str, Any] = {}
         for name, value in self.fields.items():
             field = POLICY_FIELDS.get(name)
-            with suppress(ValueError, OverflowError):  # one bad value must not stop every topic
+            with suppress(ValueError, OverflowError, Refused):  # one bad value must not stop every topic
                 if field is not None:
                     values[field.attribute] = field.parse(value)
         return msgspec.structs.replace(policy, **values)
@@ -157,18 +163,25 @@ class Policies:
         return "" if dead_to == topic else dead_to
 
     def dead_letter_warning(self, scope: PolicyScope) -> str | None:
-        """Return a warning if tasks without a callback move to a pushed topic, out of this scope or into this topic."""
-        applied, moves = self.for_scope(scope), list[tuple[str, str]]()
-        if applied.deliver is Deliver.PULL:
-            moves = [(scope.name, applied.dead_to)] if applied.dead_to not in ("", scope.name) else []
+        """Return a warning if tasks without a callback move to a topic that needs one.
+
+        They move out of this scope or into this topic.
+        """
+        applied, moves = self.for_scope(scope), list[tuple[PolicyScope, str]]()
+        if applied.may_lack_callbacks:
+            moves = [(scope, applied.dead_to)] if applied.dead_to not in ("", scope.name) else []
         elif scope.level is Level.TOPIC:
             moves = [
-                (source.name, scope.name)
+                (source, scope.name)
                 for source, settings in self.settings.items()
-                if settings.fields.get("dead_to") == scope.name and self.for_scope(source).deliver is Deliver.PULL
+                if settings.fields.get("dead_to") == scope.name and self.for_scope(source).may_lack_callbacks
             ]
-        warnings = (_NO_CALLBACK.format(source=source, target=target) for source, target in moves)
-        return next(warnings, None) if any(self.for_topic(to).deliver is Deliver.PUSH for _, to in moves) else None
+        for source, target in moves:
+            if not self.for_topic(target).may_lack_callbacks:
+                is_pulled = self.for_scope(source).deliver is Deliver.PULL
+                lack = "have no callback (deliver pull)" if is_pulled else "may have no callback of their own"
+                return _NO_CALLBACK.format(source=source.name, lack=lack, target=target)
+        return None
 
     @cached_property
     def dead_letter_topics(self) -> frozenset[str]:
@@ -205,7 +218,7 @@ class Policies:
 
 _DELAY_FIELDS = ("default_delay", "max_delay")
 _NO_CALLBACK = (
-    "Tasks of {source} have no callback (deliver pull), and {target} calls one (deliver push): "
+    "Tasks of {source} {lack}, and {target} calls one (deliver push): "
     'those that die move there, and are dead there, too ("no callback").'
 )
 

@@ -58,7 +58,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """True if the caller chose the id. Such an id is remembered for a while after the task has ended."""
     topic: str
     callback: str
-    """"" if it has none: then consumers claim it."""
+    """"" if it has none: then consumers claim it, or the one of its topic's policy is called when it is due."""
     content: str
     headers: dict[str, str]
     max_retry: int

@@ -19,6 +19,7 @@ from later.core.errors import LaterError
 from later.core.task import Task
 from later.store.client import StoreClient, translate
 from later.store.keys import ItemGroup, Keys
+from later.store.policies import PolicyBook
 from later.store.scripts import Command
 
 log = structlog.get_logger("later.due_notices")
@@ -34,18 +35,23 @@ RETRY_S = (0.1, 0.2, 0.5, 1.0)
 class DueNotices:
     """Sends notices, and receives those of other processes: `<due time in ms> <topic>`."""
 
-    def __init__(self, client: StoreClient, keys: Keys) -> None:
+    def __init__(self, client: StoreClient, keys: Keys, policies: PolicyBook) -> None:
         self._client = client
         self._channel = keys.due_notices
+        self._policies = policies
         self._own: Counter[bytes] = Counter()
         """Notices of this process that come back to it."""
         self._is_subscribed = False
 
     def of(self, groups: Sequence[ItemGroup[Task]]) -> list[Command]:
-        """Return the commands that send the notices of new tasks, by shard and topic: one for each pulled topic."""
+        """Return the commands that send the notices of new tasks, by shard and topic: one for each pulled topic.
+
+        Tasks without a callback are of such a topic, unless its policy names what is called for them.
+        """
         due: dict[bytes, int] = {}
+        policies = self._policies.latest
         for (_, topic), tasks, _ in groups:
-            if not tasks[0].callback:
+            if not tasks[0].callback and not policies.for_topic(tasks[0].topic).called_by_default:
                 due_at = min(task.execute_at for task in tasks)
                 if due_at <= tasks[0].created_at + NOTICE_AHEAD_MS:
                     due[topic] = min(due_at, due.get(topic, due_at))

@@ -79,10 +79,10 @@ def build_store(client: StoreClient, clock: Clock, keys: Keys, policy: Policy, i
 
     `policy` applies where nothing is set; `instance` is the name under which this process takes permits.
     """
-    due_notices = DueNotices(client, keys)
+    policies = PolicyBook(client, keys, policy, clock.monotonic)
+    due_notices = DueNotices(client, keys, policies)
     tasks, lookup, expiry = Tasks(client, keys, due_notices), Lookup(client, keys), Expiry(client, keys)
     dead_letter_topics = DeadLetterTopics(client, keys, tasks, lookup, expiry, due_notices)
-    policies = PolicyBook(client, keys, policy, clock.monotonic)
     pulls = Pulls(client, keys, tasks, lookup, dead_letter_topics, policies, due_notices)
     time = StoreTime(clock, partial(client.execute_timed, "time", []))
     stats, topic_index, dead_letters = Stats(client, keys), TopicIndex(client, keys), DeadLetters(client, keys)

@@ -19,7 +19,7 @@ from later.store import scripts
 from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Bucket, Keys
-from later.store.schema import PULL
+from later.store.schema import POLICY_CALLBACK, PULL
 from later.store.scripts import Argument, Command
 from later.store.shared_read import FRESH_S, MAX_STARTS, PacedRead, SharedRead
 
@@ -119,8 +119,8 @@ class PolicyBook:
                     return before
                 settings = replacement.settings
                 after = before.with_settings(scope, settings)
-                if settings.fields.get("deliver") == Deliver.PULL:  # first, so that no older daemon starts meanwhile
-                    await self._client.execute("set_policy", scripts.NEED.call([self._meta], [PULL]))
+                for need in _needs(settings):  # first, so that no older daemon starts meanwhile
+                    await self._client.execute("set_policy", scripts.NEED.call([self._meta], [need]))
                 command = scripts.SET_POLICY.call(self._written_keys, _arguments(scope, version, replacement))
                 if await self._client.execute("set_policy", command) >= 0:
                     if scope.level is Level.TOPIC and after.for_scope(scope).deliver is Deliver.PULL:
@@ -154,6 +154,12 @@ class PolicyBook:
         self.ramps = {topic.decode(): int(float(at)) for topic, at in pairs(ramps)}
         self.held_origin_topics = {topic.decode(): int(float(at)) for topic, at in pairs(holding)}
         self._version, self._read_at = version, asked_at
+
+
+def _needs(settings: Settings) -> list[str]:
+    """Return the names of what every daemon must know on a store with these settings."""
+    pulls, has_callback = settings.fields.get("deliver") == Deliver.PULL, bool(settings.fields.get("callback"))
+    return [need for need, is_needed in ((PULL, pulls), (POLICY_CALLBACK, has_callback)) if is_needed]
 
 
 def _arguments(scope: PolicyScope, version: int, replacement: Replacement) -> list[Argument]:

@@ -21,7 +21,9 @@ INDEX_IS_COMPLETE = "topics"
 """The field of `later:meta` that says that the index of topics has all of them: older versions did not keep it."""
 PULL = "pull"
 """The name of pulled topics in `needs`: a version that does not know them would call the callbacks of tasks without."""
-KNOWN_NEEDS = frozenset({PULL})
+POLICY_CALLBACK = "callback"
+"""The name of policies with a callback in `needs`: a version that does not know them lets tasks without one die."""
+KNOWN_NEEDS = frozenset({PULL, POLICY_CALLBACK})
 """Names of the features that a store may need of its daemons. `needs` in `later:meta` lists them, separated by commas.
 
 A version that stores something that older ones would misread writes its name there. So they refuse the store, which

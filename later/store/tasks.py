@@ -81,7 +81,7 @@ class Tasks:
         counters = [] if batch is None else batch.counters
         forget_times: list[tuple[Argument, Argument]] = [(name, batch.forget_at) for name in counters] if batch else []
         commands: list[Command] = []
-        is_pulled = False
+        may_be_pulled = False
         groups = group_items(tasks, [(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks])
         for (shard, topic), some, _ in groups:
             delay, unack, error, _ = shard.buckets(topic)
@@ -94,9 +94,9 @@ class Tasks:
                 chosen: Argument = name_of(task).encode() if task.is_namespaced_uuid else int(task.own_id)
                 arguments += [pack_id(task.id), encode_task(task), task.execute_at, chosen, expires_at]
             commands.append(scripts.CREATE.call(keys, arguments))
-            is_pulled = is_pulled or not some[0].callback
+            may_be_pulled = may_be_pulled or not some[0].callback
         count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
-        notices = self._due_notices.of(groups) if is_pulled else []
+        notices = self._due_notices.of(groups) if may_be_pulled else []
         answers = await self._client.execute_each("create", [*commands, *count, *notices])
         results: list[CreateResult | LaterError] = spread_answers(groups, answers[: len(groups)], _parse_created)
         if elsewhere := [n for n, result in enumerate(results) if result is _ELSEWHERE]:

@@ -62,7 +62,7 @@ class TaskSender(Protocol):
 class _Delivery(msgspec.Struct, eq=False):
     """The delivery of a claim: it holds a slot until its settle was answered, or its lease has ended.
 
-    `held` is what held the task until it was claimed. `origin` is that of its callback, if it has one.
+    `held` is what held the task until it was claimed. `origin` is that of the callback to call, if there is one.
     """
 
     claim: Claim
@@ -219,9 +219,13 @@ class DeliveryPool:
         policy = self._store.policies.latest.for_topic(claim.topic)
         if not isinstance(claim.task, Task):
             return judge_unreadable(claim.attempt, claim.task, now.high)
-        if policy.deliver is PULL or not claim.task.callback:
-            return await self._leave_uncalled(claim, claim.task)
-        unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
+        task = claim.task
+        if policy.deliver is PULL or not task.callback:
+            called = _with_callback_of(policy, task, delivery.origin)
+            if called is None:
+                return await self._leave_uncalled(claim, task)
+            task = called
+        unsent = judge_unsent(task, claim.attempt, claim.failure, now.high)
         if unsent is not None:
             return unsent
         if claim.lease_end - now.high <= policy.timeout_ms:
@@ -231,7 +235,7 @@ class DeliveryPool:
         started = clock.monotonic()
         failures = 0 if claim.failure is None else claim.failure.failures
         try:
-            outcome = await self._sender.send(claim.task, claim.attempt, failures, now.low, policy)
+            outcome = await self._sender.send(task, claim.attempt, failures, now.low, policy)
         except LocalFault as error:  # any receiver would have met it: it must not cost the task a retry
             self._report_local_fault(claim, error)
             return PutBack(claim, clock.now().high + LOCAL_FAULT_PAUSE_MS, Held.FAULT)
@@ -243,15 +247,17 @@ class DeliveryPool:
         return outcome
 
     async def _leave_uncalled(self, claim: Claim, task: Task) -> Verdict | PutBack:
-        """Leave a pulled topic's task to consumers, and hold the topic; a task without a callback is dead elsewhere.
+        """Leave a pulled topic's task to consumers, and hold the topic; one without a callback is dead elsewhere.
 
-        The policies are read anew, because this process may not know of a change yet.
+        The policies are read anew, because this process may not know of a change yet. If they name a callback by now,
+        the task is claimed again, so that it counts for that origin.
         """
         try:
             policies = await self._store.policies.read()
-            if policies.for_topic(claim.topic).deliver is PULL:
+            policy = policies.for_topic(claim.topic)
+            if policy.deliver is PULL:
                 await self._store.permits.hold_paused([(claim.topic, claim.shard)])
-            elif not task.callback:
+            elif not task.callback and not policy.callback:
                 return judge_uncallable(claim.attempt, claim.failure, self._store.clock.now().high)
         except LaterError as error:
             log.debug("policies not read", id=claim.id, topic=claim.topic, reason=str(error))
@@ -284,7 +290,8 @@ class DeliveryPool:
                     faulty.append(delivery)
                     continue
                 if result.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
-                    holds.append(self._held_origins.hold(claim.topic, Origin.of(task.callback), verdict.at))
+                    origin = delivery.origin or Origin.of(task.callback)
+                    holds.append(self._held_origins.hold(claim.topic, origin, verdict.at))
             else:
                 assert isinstance(result, Verdict)  # what is put back is not settled
                 verdict = result
@@ -359,3 +366,14 @@ def _remember_until(task: Task | UnreadableBody, policies: Policies, ended_at: i
     if not isinstance(task, Task) or not task.own_id:
         return None
     return policies.for_topic(task.topic).remember_until(ended_at, task.remember_ms)
+
+
+def _with_callback_of(policy: Policy, task: Task, origin: Origin | None) -> Task | None:
+    """Return a task without a callback with that of its topic's policy; None if no such call may be made.
+
+    The delivery holds a slot of `origin`: if the policy names another one by now, the task is claimed again.
+    """
+    callback = policy.called_by_default
+    if not callback or Origin.of(callback) != origin:
+        return None
+    return msgspec.structs.replace(task, callback=callback)

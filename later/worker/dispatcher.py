@@ -14,8 +14,11 @@ from later.store.open import Store
 from later.store.types import Claim, ClaimResult, PutBack
 from later.worker.held_origins import HeldOrigins
 from later.worker.hold_history import HoldHistory
-from later.worker.origin_share import Admission, OriginShare
+from later.worker.origin_share import Admission, OriginShare, on_grid
 from later.worker.put_back import PutBackQueue
+
+MAX_FOLLOW_MS = 60_000
+"""How long a task without a callback of its own waits at most for a held origin: its policy may name another then."""
 
 
 class Dispatched(NamedTuple):
@@ -65,7 +68,7 @@ class Dispatcher:
             topic = result.claims[0].topic
             if not self._origin_share.probes(topic) and topic not in self._held_origins:
                 for claim in result.claims:
-                    origin = _origin_of(claim)
+                    origin = self._origin_of(claim)
                     deliveries.append((claim, self._held_by(claim, origin, now), origin))
                 begun[topic] += len(result.claims)
                 continue
@@ -89,12 +92,12 @@ class Dispatcher:
 
     def _admit(self, admission: Admission, claim: Claim, now: int) -> int | None:
         """Begin the delivery of a claim and return None, or return when (ms) its task is due again."""
-        origin = _origin_of(claim)
+        origin = self._origin_of(claim)
         if origin is not None:
             held_until = self._held_origins.waits_until(claim.topic, origin, now)
             if held_until is not None:
                 admission.pass_over()
-                return held_until
+                return held_until if _has_callback(claim) else min(held_until, on_grid(now + MAX_FOLLOW_MS))
             if admission.is_topic_full:
                 return claim.due_at
             if not admission.admit(origin):
@@ -112,10 +115,18 @@ class Dispatcher:
             return Held.RECEIVER
         return claim.put_back_for
 
+    def _origin_of(self, claim: Claim) -> Origin | None:
+        """Return the origin of a claimed task's own callback, or its policy's; None if there is none to call."""
+        task = claim.task
+        if not isinstance(task, Task):
+            return None
+        callback = task.callback or self._store.policies.latest.for_topic(claim.topic).called_by_default
+        try:
+            return Origin.of(callback) if callback else None
+        except ValueError:
+            return None
 
-def _origin_of(claim: Claim) -> Origin | None:
-    """Return the origin of a claimed task's callback; None if it cannot be called."""
-    try:
-        return Origin.of(claim.task.callback) if isinstance(claim.task, Task) else None
-    except ValueError:
-        return None
+
+def _has_callback(claim: Claim) -> bool:
+    """Return True if a claimed task has a callback of its own."""
+    return isinstance(claim.task, Task) and bool(claim.task.callback)

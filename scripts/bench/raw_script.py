@@ -12,10 +12,12 @@ from typing import Any, cast
 
 import hiredis
 
+from later.core.clock import Clock
+from later.core.policy import DEFAULT_POLICY
 from later.core.task import pack_id
 from later.store.client import StoreClient
-from later.store.due_notices import DueNotices
 from later.store.keys import Keys
+from later.store.open import build_store
 from later.store.scripts import BY_SHA, Command
 from later.store.tasks import Tasks
 from scripts.bench.results import BenchError
@@ -96,7 +98,7 @@ def record_commands(call: Callable[[Tasks], Awaitable[object]]) -> list[Command]
     client = cast("StoreClient", recorder)
 
     async def run() -> None:
-        await call(Tasks(client, keys, DueNotices(client, keys)))
+        await call(build_store(client, Clock(time.monotonic, time.time), keys, DEFAULT_POLICY).tasks)
 
     try:
         asyncio.run(run())

@@ -12,10 +12,11 @@ import uvloop
 
 from later.core.clock import Clock
 from later.core.errors import LaterError
+from later.core.policy import DEFAULT_POLICY
 from later.core.task import Task, new_id
 from later.store.client import StoreClient, connect
-from later.store.due_notices import DueNotices
 from later.store.keys import Keys
+from later.store.open import build_store
 from later.store.tasks import Tasks
 
 STORE_TIMEOUT_S = 60.0
@@ -68,7 +69,7 @@ def run_with_tasks(url: str, call: Callable[[Tasks], Awaitable[Result]]) -> Resu
         keys, clock = Keys("later", 1), Clock(time.monotonic, time.time)
         client = StoreClient(connect(url, clock, STORE_TIMEOUT_S), clock, timeout_s=STORE_TIMEOUT_S)
         try:
-            return await call(Tasks(client, keys, DueNotices(client, keys)))
+            return await call(build_store(client, clock, keys, DEFAULT_POLICY).tasks)
         finally:
             await client.aclose()
 

@@ -49,6 +49,8 @@ async def refusals_of(api: ApiFixture, callback: str) -> list[tuple[Any, Any]]:
     for query in ("", "?dry_run=true", "?job=j"):
         _, batch = await api.post(f"/create/batch{query}", [draft])
         answers.append((400, batch["results"][0]["error"] if "error" in batch["results"][0] else batch["results"][0]))
+    for path in ("topics/order", "namespaces/shop"):
+        answers += [await api.request(method, f"/{path}/policy", {"callback": callback}) for method in ("PUT", "PATCH")]
     return [(answer.get("detail"), answer.get("field")) for _, answer in answers]
 
 
@@ -82,8 +84,8 @@ async def test_refused_writes_are_counted_by_their_cause(api: ApiFixture) -> Non
     await refusals_of(api, "http://127.0.0.1/")
     await refusals_of(api, "http://1.1.1.1/")
     counted = api.metrics.exposition().text
-    assert 'later_callbacks_refused_total{why="loopback"} 5.0' in counted
-    assert 'later_callbacks_refused_total{why="denied"} 5.0' in counted
+    assert 'later_callbacks_refused_total{why="loopback"} 9.0' in counted
+    assert 'later_callbacks_refused_total{why="denied"} 9.0' in counted
 
 
 async def test_with_https_only_http_is_refused_whether_the_guard_is_on_or_off() -> None:

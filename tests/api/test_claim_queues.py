@@ -178,7 +178,7 @@ async def test_a_task_that_no_ring_has_told_of_is_found_by_the_look_each_second(
 
 async def test_a_task_that_another_process_makes_due_wakes_a_claim(api: ApiFixture) -> None:
     """The notice of another process comes through the store; the one that this process sends is not its own."""
-    other = DueNotices(api.client, api.keys)
+    other = DueNotices(api.client, api.keys, api.store.policies)
     [claim] = await start_waiting(api)
     await asyncio.sleep(0.1)  # it listens by then
     task = a_task(topic="jobs", callback="", created_at=(await api.store.time.now()).low - 1000)

@@ -114,7 +114,8 @@ async def test_a_valid_field_is_accepted(api: ApiFixture, fields: dict[str, Any]
         (
             "callback",
             "null",
-            f"callback: expected {CALLBACK}, got nothing: only a topic with deliver pull has tasks without",
+            f"callback: expected {CALLBACK}, got nothing: "
+            "only a topic with deliver pull has tasks without, or one whose policy has a callback",
         ),
         ("callback", '"ftp://h/"', f'callback: expected {CALLBACK}, got "ftp://h/"'),
         ("callback", '"/x"', f'callback: expected {CALLBACK}, got "/x"'),

@@ -53,6 +53,7 @@ async def test_a_create_is_not_refused_by_the_policy_of_before(api: ApiFixture, 
         ("b", {"deliver": "pull"}, {"deliver": "push"}, {"callback": CALLBACK}),
         ("c", {"max_delay": 5}, {"max_delay": 10}, {"callback": CALLBACK, "delay": 10}),
         ("d", {"delays": False}, {"delays": True}, {"callback": CALLBACK, "delay": 10}),
+        ("e", {}, {"callback": CALLBACK}, {}),
     ]
     for topic, before, after, body in cases:
         await change(other, topic, **before)

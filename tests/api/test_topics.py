@@ -26,6 +26,7 @@ NO_TASKS = {"delay": 0, "unack": 0, "error": 0, "dead": 0, "due": 0, "oldest_lat
 SCOPE_PATHS = ["/topics/order", "/topics/shop%2Forder", "/namespaces/shop", "/namespaces/default"]
 FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
 NAMESPACE = "a string of 1 to 255 bytes without control characters or a /"
+CALLBACK = "an absolute http or https URL of at most 2048 characters"
 
 SETTABLE: list[tuple[str, Any, Any]] = [
     ("default_delay", 15, 0),
@@ -46,6 +47,7 @@ SETTABLE: list[tuple[str, Any, Any]] = [
     ("dead_keep", 86_400, 0),
     ("sign", "topic", "off"),
     ("deliver", "pull", "push"),
+    ("callback", "http://127.0.0.1:9/a?b=c", "https://shop.example/"),
     ("claim_lease", 43_200, 1),
     ("max_claims", 5, 0),
     ("dead_to", "shop/failed", "shop/lost"),
@@ -197,6 +199,10 @@ WRONG: list[tuple[str, str, str]] = [
     ("dead_keep", "-1", "a number of seconds from 0 to 31561920000, or null to inherit, got -1"),
     ("sign", '"on"', '"off", "namespace", "topic" or "origin", or null to inherit, got "on"'),
     ("deliver", '"fetch"', '"push" or "pull", or null to inherit, got "fetch"'),
+    ("callback", "5", f'{CALLBACK}, or "" for none, or null to inherit, got 5'),
+    ("callback", '"ftp://h/"', f'{CALLBACK}, got "ftp://h/"'),
+    ("callback", '"http://h/#x"', 'a URL without a fragment, got "http://h/#x"'),
+    ("callback", '"http://u:pw@h/"', "a URL without user:password@, got one with it"),
     ("claim_lease", "0.999", "a number of seconds from 1 to 43200, or null to inherit, got 0.999"),
     ("claim_lease", "43200.001", "a number of seconds from 1 to 43200, or null to inherit, got 43200.001"),
     ("max_claims", "-1", "an integer from 0 to 1000000, or null to inherit, got -1"),

@@ -98,7 +98,8 @@ FIELD_VALUES = {
     "delays": ("off", False), "ttl": ("0", 0), "timeout": ("500ms", 0.5), "retry": ("-1", -1), "retry_base": ("15", 15),
     "retry_cap": ("2h", 7200), "retry_jitter": ("0.2", 0.2), "ack": ("status", "status"), "rate": ("50/s", 50),
     "concurrency": ("7", 7), "paused": ("on", True), "ramp": ("0s", 0), "dead_keep": ("30d", 2_592_000),
-    "sign": ("origin", "origin"), "deliver": ("pull", "pull"), "claim_lease": ("5m", 300), "max_claims": ("5", 5),
+    "sign": ("origin", "origin"), "deliver": ("pull", "pull"), "callback": ("http://a/", "http://a/"),
+    "claim_lease": ("5m", 300), "max_claims": ("5", 5),
     "dead_to": ("failed", "failed"), "dead_ttl": ("14d", 1_209_600), "remember": ("15m", 900),
 }  # fmt: skip
 

@@ -55,6 +55,7 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "dead_keep": (1, 86_400, 0.001),
     "sign": ("off", "topic", "origin"),
     "deliver": ("pull", "push", "pull"),
+    "callback": ("https://a.example/", "https://b.example/x?y=1", "http://127.0.0.1:8080/"),
     "claim_lease": (1, 43_200, 30.5),
     "max_claims": (1, 5, 1_000_000),
     "dead_to": ("shop/failed", "shop/lost", "shop/mail/failed"),
@@ -65,7 +66,7 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
 
 TAKE_ZERO = sorted(
     set(POLICY_FIELDS)
-    - {"delay_mode", "delays", "timeout", "ack", "paused", "sign", "deliver", "claim_lease", "dead_to"}
+    - {"delay_mode", "delays", "timeout", "ack", "paused", "sign", "deliver", "callback", "claim_lease", "dead_to"}
 )
 
 
@@ -180,7 +181,7 @@ class TestWrongValues:
         [
             *((name, [-1, -0.001, True, False, "15", [], {}, float("nan"), float("inf"), 10**400])
               for name in POLICY_FIELDS
-              if name not in ("delay_mode", "delays", "ack", "paused", "dead_to")),
+              if name not in ("delay_mode", "delays", "ack", "paused", "callback", "dead_to")),
             ("timeout", [0, 0.999, 120.001]),
             ("retry", [1001, 1.5, -1.0]),
             ("retry_jitter", [1.001]),
@@ -191,6 +192,7 @@ class TestWrongValues:
             ("ack", ["body", 1, False]),
             ("delays", [0, 1, "true", "off"]),
             ("paused", [0, 1, "yes"]),
+            ("callback", [-1, 0, True, [], {}, float("nan")]),
             ("dead_to", [0, True, [], {}, "/x", "x/", "a\nb", "x" * 256, "\ud800"]),
         ],
     )  # fmt: skip

@@ -31,9 +31,10 @@ class Fault(NamedTuple):
 
 
 URL = "expected an absolute http or https URL of at most 2048 characters, got"
+WITHOUT = "only a topic with deliver pull has tasks without, or one whose policy has a callback"
 TOPIC = "expected a string of 1 to 255 bytes without control characters or empty parts, got"
 FAULTS = (
-    Fault({"callback": None}, "callback", f"{URL} nothing: only a topic with deliver pull has tasks without"),
+    Fault({"callback": None}, "callback", f"{URL} nothing: {WITHOUT}"),
     Fault({"callback": "http:///hook"}, "callback", f'{URL} "http:///hook"'),
     Fault({"callback": "ftp://h/hook"}, "callback", f'{URL} "ftp://h/hook"'),
     Fault(

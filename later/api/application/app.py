@@ -88,12 +88,11 @@ def build_app(
         max_waiters=settings.max_waiters,
     )
     signals = DueSignals(wake_delay_ticker, claims.queues, store)
+    callback_check = CallbackCheck(guard, metrics)
     routes = [
-        *_task_routes(
-            settings, store, metrics, CallbackCheck(guard, metrics), pending_writes, bytes_in_answers, signals
-        ),
+        *_task_routes(settings, store, metrics, callback_check, pending_writes, bytes_in_answers, signals),
         *_claim_routes(claims),
-        *_policy_routes(store, settings.max_body),
+        *_policy_routes(store, callback_check, settings.max_body),
         *_signing_routes(store, settings.max_body),
         *_health_routes(authorization, health, store.clock),
         Route("GET", "/whoami", WhoAmIHandler(settings.max_body).show, NoScope.ANY_KEY),
@@ -198,9 +197,15 @@ def _claim_routes(claims: ClaimHandlers) -> list[Route]:
     ]
 
 
-def _policy_routes(store: Store, max_body: int) -> list[Route]:
+def _policy_routes(store: Store, callback_check: CallbackCheck, max_body: int) -> list[Route]:
     """Return the routes of policies, later's own and Pulsar's."""
-    build = partial(PolicyHandlers, policies=store.policies, audit_trail=store.audit_trail, max_body=max_body)
+    build = partial(
+        PolicyHandlers,
+        policies=store.policies,
+        audit_trail=store.audit_trail,
+        callback_check=callback_check,
+        max_body=max_body,
+    )
     topics, namespaces = build(parse_scope=parse_topic_scope), build(parse_scope=parse_namespace_policy)
     routes = [
         Route("POST", f"{TOPIC_PATH}/pause", topics.pause, Scope.ADMIN),

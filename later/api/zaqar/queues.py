@@ -76,7 +76,7 @@ class QueueHandlers:
         """`DELETE /v2/queues/{queue}`: remove its messages, those that are claimed too, then itself."""
         with self._record_action(request, AuditAction.QUEUE_DELETED, topic=call.topic) as details:
             deleted = await self._queues.delete(call.topic)
-            details["tasks"], details["before"] = deleted.tasks, deleted.before.fields
+            details["tasks"], details["before"] = deleted.tasks, deleted.before.loggable_fields
         return no_content()
 
     async def purge(self, request: web.Request, call: ZaqarCall) -> web.StreamResponse:
@@ -96,7 +96,7 @@ class QueueHandlers:
         with self._record_action(request, AuditAction.POLICY_CHANGED, topic=topic) as details:
             made = await self._queues.create(topic, metadata)
             if made is not None:
-                details["before"], details["after"] = made.before.fields, made.after.fields
+                details["before"], details["after"] = made.before.loggable_fields, made.after.loggable_fields
         return made is not None
 
     async def _change(self, request: web.Request, topic: str, changes: Sequence[MetadataChange]) -> Queue | None:
@@ -106,7 +106,7 @@ class QueueHandlers:
         with self._record_action(request, AuditAction.POLICY_CHANGED, topic=topic) as details:
             changed = await self._queues.change(topic, changes)
             if changed is not None:
-                details["before"], details["after"] = changed.before.fields, changed.after.fields
+                details["before"], details["after"] = changed.before.loggable_fields, changed.after.loggable_fields
         return None if changed is None else changed.queue
 
 

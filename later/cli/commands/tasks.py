@@ -40,7 +40,9 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 )
 @click.option("--topic", metavar="TEXT", help="Topic of the task; required without --from.")
 @click.option(
-    "--callback", metavar="URL", help="URL to POST to when the task is due. A task of a pulled topic has none."
+    "--callback",
+    metavar="URL",
+    help="URL to POST to when the task is due; none for consumers' tasks.  [default: the topic's, as it is then]",
 )
 @click.option("--delay", type=DURATION, help="Time from now until the task is due.  [default: the topic's]")
 @click.option(
@@ -174,7 +176,7 @@ def explain(*, client: ApiClient, id: str | None, topic: str | None, as_json: bo
 )
 @click.option("--content", metavar="TEXT", help="Content to POST.")
 @click.option("--content-file", metavar="FILE", help="Read the content from a UTF-8 file; - is standard input.")
-@click.option("--callback", metavar="URL", help="URL to POST to.")
+@click.option("--callback", metavar="URL", help='URL to POST to; "": the topic\'s, as it is when the task is due.')
 @click.option(
     "--header", "headers", callback=parse_headers, metavar="'NAME: VALUE'", multiple=True,
     help="Header to send with the POST; repeatable. The headers given replace all headers of the task.",
@@ -193,8 +195,8 @@ def update(*, client: ApiClient, id: str, as_json: bool, **changes: Any) -> int:
     """
     if all(value is None for value in changes.values()):
         raise click.UsageError("Nothing to change: give at least one option, as in --delay 10m.")
-    no_ttl = {"ttl": None} if changes["ttl"] == 0 else {}
-    answer = client.ask("POST", "/update", {"id": id, **_read_fields(changes), **no_ttl})
+    removed = {name: None for name, none in (("callback", ""), ("ttl", 0)) if changes[name] == none}
+    answer = client.ask("POST", "/update", {"id": id, **_read_fields(changes), **removed})
     (_print_json if as_json else _print_fields)(answer)
     return 0
 
