@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import click
-from click.exceptions import NoSuchCommand
+
+from later.core.errors import ConfigError
+
+
+class Extra(NamedTuple):
+    """An extra of the package: its name, and modules that it installs on every platform."""
+
+    name: str
+    modules: tuple[str, ...]
+
+    def check(self, command: str) -> None:
+        """Raise ConfigError if a module is missing that this command needs."""
+        if any(importlib.util.find_spec(module) is None for module in self.modules):
+            raise ConfigError(f"`{command}` needs the {self.name}: pip install 'later[{self.name}]'")
 
 
 class LazyCommand(NamedTuple):
-    """A command that is not imported yet. `path` is `module:attribute`; `help` is its line in the group's help."""
+    """A command that is not imported yet.
+
+    `path` is `module:attribute`; `help` is its line in the group's help; `extra` is what must be installed besides
+    later itself.
+    """
 
     path: str
     help: str
+    extra: Extra | None = None
 
 
 class LazyGroup(click.Group):
@@ -32,15 +52,21 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         lazy = self.lazy_commands.get(cmd_name)
-        return None if lazy is None else load_command(lazy)
+        if lazy is None:
+            return None
+        if lazy.extra is not None:
+            lazy.extra.check(cmd_name)
+        return load_command(lazy)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except NoSuchCommand as error:  # click knows only commands that are imported, and would propose none
-            raise NoSuchCommand(error.command_name, possibilities=self.lazy_commands, ctx=ctx) from None
+        name = args[0]
+        if name not in self.lazy_commands and not name.startswith("-"):  # click has no names to propose
+            proposed = get_close_matches(name, self.lazy_commands, n=1)
+            hint = f" Did you mean {proposed[0]!r}?" if proposed else ""
+            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -30,7 +30,13 @@ DURATION_HELP = "A DURATION is a number of seconds or has a unit: 500ms, 15s, 10
 CONFIG_HELP = "File to read options from.  [default: later.toml, if it exists; LATER_CONFIG]"
 
 
-class OptionParamType(click.ParamType[Any]):
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # generic since click 8.4 only
+
+
+class OptionParamType(ParamType):
     """An `OptionType` as a parameter type of click."""
 
     def __init__(self, option_type: OptionType) -> None:

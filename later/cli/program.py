@@ -9,12 +9,17 @@ import click
 
 from later import __version__
 from later.cli.exit import ExitStatus, exit_code
-from later.cli.groups import LazyCommand, LazyGroup
+from later.cli.groups import Extra, LazyCommand, LazyGroup
+
+SERVER = Extra(
+    "server", ("aiohappyeyeballs", "hiredis", "httptools", "prometheus_client", "redis", "rich", "structlog", "yarl")
+)
+"""What the daemons need, and the commands that open the store."""
 
 COMMANDS = {
-    "up": LazyCommand("later.cli.commands.daemon:up", "Run the API and a worker."),
-    "serve": LazyCommand("later.cli.commands.daemon:serve", "Run the API without a worker."),
-    "worker": LazyCommand("later.cli.commands.daemon:worker", "Run a worker without the API."),
+    "up": LazyCommand("later.cli.commands.daemon:up", "Run the API and a worker.", SERVER),
+    "serve": LazyCommand("later.cli.commands.daemon:serve", "Run the API without a worker.", SERVER),
+    "worker": LazyCommand("later.cli.commands.daemon:worker", "Run a worker without the API.", SERVER),
     "create": LazyCommand("later.cli.commands.tasks:create", "Create a task, or many from a file."),
     "query": LazyCommand("later.cli.commands.tasks:query", "Show tasks by id."),
     "delete": LazyCommand("later.cli.commands.tasks:delete", "Delete tasks in any state."),
@@ -32,12 +37,20 @@ COMMANDS = {
     "topics": LazyCommand("later.cli.commands.topics:topics", "Show, pause and purge topics, and set their policies."),
     "namespaces": LazyCommand("later.cli.commands.topics:namespaces", "Set the policies of namespaces."),
     "bulk": LazyCommand("later.cli.bulk.group:bulk", "Create and manage tasks by the hundred million, with Spark."),
-    "keys": LazyCommand("later.cli.commands.keys:keys", "Make, show and revoke API keys."),
-    "secrets": LazyCommand("later.cli.commands.secrets:secrets", "Show and rotate the secrets that sign deliveries."),
-    "audit": LazyCommand("later.cli.commands.audit:audit", "Show who changed keys, policies, topics or many tasks."),
-    "check": LazyCommand("later.cli.commands.check:check", "Say whether the address guard lets a URL be called."),
-    "status": LazyCommand("later.cli.commands.status:status", "Show the store, its workers and its tasks."),
-    "doctor": LazyCommand("later.cli.commands.doctor:doctor", "Check the whole store; with --repair, repair it."),
+    "keys": LazyCommand("later.cli.commands.keys:keys", "Make, show and revoke API keys.", SERVER),
+    "secrets": LazyCommand(
+        "later.cli.commands.secrets:secrets", "Show and rotate the secrets that sign deliveries.", SERVER
+    ),
+    "audit": LazyCommand(
+        "later.cli.commands.audit:audit", "Show who changed keys, policies, topics or many tasks.", SERVER
+    ),
+    "check": LazyCommand(
+        "later.cli.commands.check:check", "Say whether the address guard lets a URL be called.", SERVER
+    ),
+    "status": LazyCommand("later.cli.commands.status:status", "Show the store, its workers and its tasks.", SERVER),
+    "doctor": LazyCommand(
+        "later.cli.commands.doctor:doctor", "Check the whole store; with --repair, repair it.", SERVER
+    ),
 }
 
 

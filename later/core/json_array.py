@@ -28,7 +28,7 @@ def split_array(document: bytes, limit: int | None = None) -> list[bytes]:
     if limit is None or document.count(b",") < MANY_COMMAS:
         try:
             return [bytes(element) for element in _decode_array(document)]
-        except (ValueError, RecursionError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             pass  # an element may be malformed; the scanner finds out
     return _scan_array(document.decode("utf-8", "surrogateescape"), limit)
 

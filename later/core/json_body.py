@@ -44,7 +44,7 @@ def body_parser(schema: type[Body], expected: Mapping[str, str] = EXPECTED) -> C
     def parse(body: bytes) -> Body:
         try:
             return decode(body)
-        except (ValueError, RecursionError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             fields = check_fields(parse_object(body))
         return msgspec.convert(fields, schema)  # no field is wrong: a key came twice, and its last value is valid
 

@@ -98,7 +98,7 @@ def _parse_object(body: bytes | None) -> dict[str, object]:
         return {}
     try:
         fields = _decode(body)
-    except (ValueError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         try:
             fields = _decoder.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
         except (ValueError, RecursionError):

@@ -9,9 +9,20 @@ from http.server import HTTPServer
 from pathlib import Path
 
 import pytest
-import structlog
 
 from tests.cli.api_stub import NOW_S, ApiStub, StubHandler
+from tests.environment import HAS_SERVER
+
+collect_ignore = (
+    []
+    if HAS_SERVER
+    else [
+        *(f"test_{command}.py" for command in ("audit", "check", "daemon", "doctor", "keys", "secrets", "status")),
+        "test_program.py",
+        "bulk",
+    ]
+)
+"""Tests that load the commands of the server or of Spark."""
 
 
 @pytest.fixture
@@ -38,14 +49,22 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty working directory without later.toml, and no variable LATER_…"""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("LATER_")]:
         monkeypatch.delenv(name)
-    configuration = structlog.get_config()
-    yield
-    structlog.configure(**configuration)
+
+
+if HAS_SERVER:
+    import structlog
+
+    @pytest.fixture(autouse=True)
+    def unchanged_log() -> Iterator[None]:
+        """The configuration of the log, restored after a command has set it up."""
+        configuration = structlog.get_config()
+        yield
+        structlog.configure(**configuration)
 
 
 @pytest.fixture

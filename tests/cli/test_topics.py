@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
 from later.cli import policy_options
@@ -180,7 +181,8 @@ def test_a_name_is_percent_encoded(name: str, path: str, api: ApiStub) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["topics"], "Usage: later topics"),
+        # Before click 8.2, this is no error: it prints the help.
+        *([(["topics"], "Usage: later topics")] if hasattr(click.exceptions, "NoArgsIsHelpError") else []),
         (["topics", "show"], "Missing argument 'TOPIC'."),
         (["topics", "set", "order"], "Nothing to set: give at least one field, as in --max-delay 7d."),
         (["namespaces", "set", "shop", "--json"], "Nothing to set"),

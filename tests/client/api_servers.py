@@ -8,9 +8,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tests.api.api_fixture import ApiFixture, serve_api
+if TYPE_CHECKING:
+    from tests.api.api_fixture import ApiFixture
 
 Result = TypeVar("Result")
 
@@ -142,6 +143,8 @@ class ApiServer(NamedTuple):
 @contextmanager
 def api_server(**options: Any) -> Iterator[ApiServer]:
     """Run the API in a context."""
+    from tests.api.api_fixture import serve_api  # needs the server, unlike the stub
+
     loop, stack = asyncio.new_event_loop(), AsyncExitStack()
     thread = Thread(target=loop.run_forever)
     thread.start()

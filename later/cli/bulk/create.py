@@ -219,13 +219,11 @@ class RowsBar:
     """A progress bar that counts the rows known to the store, and Spark's partitions beside them. A context manager."""
 
     def __init__(self, job: JobOptions, input_frame: InputFrame) -> None:
-        from rich.progress import TextColumn
-
         from later.bulk.input.spark_input import row_count
         from later.cli.progress import counting_bar
 
         total = row_count(input_frame.frame.sparkSession, job.input) if sys.stderr.isatty() else None
-        self._bar = counting_bar("rows", total, TextColumn("{task.description}"))
+        self._bar = counting_bar("rows", total)
         self._rows = 0
         self._problem = ""
         self.created = 0

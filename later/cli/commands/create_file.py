@@ -16,9 +16,8 @@ from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
 import msgspec
-from rich.progress import BarColumn, DownloadColumn, TaskProgressColumn, TimeRemainingColumn
 
-from later.cli.progress import ProgressBar
+from later.cli.progress import byte_bar
 from later.client.api_transport import ApiTransport
 from later.client.batches import MAX_BODY_BYTES, BatchSender, ItemsUnavailable, RetryPolicy
 from later.client.http import ApiClient
@@ -86,8 +85,7 @@ class FileProgress:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        columns = (BarColumn(), TaskProgressColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-        self._bar = ProgressBar(_file_size(file), *columns)
+        self._bar = byte_bar(_file_size(file))
         self._not_created = 0
 
     def __enter__(self) -> Self:

@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
 from later.cli.api_paths import scope_path
 from later.cli.commands.listing import TaskFilter
 from later.cli.console import notify, printable
 from later.cli.options import ActionOptions
-from later.cli.progress import ProgressBar
+from later.cli.progress import ProgressBar, task_bar
 from later.cli.times import rfc3339
 from later.client.batches import RetryPolicy
 from later.client.http import ApiClient
@@ -213,8 +212,7 @@ def _carry_out(
 
 
 def _run_chunks(client: ApiClient, action: MassAction, total: int | None, options: ActionOptions) -> int:
-    columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with ProgressBar(total, *columns) as bar:
+    with task_bar(total) as bar:
         runner = ChunkRunner(client, bar, retries=options.retries, sleep=time.sleep, clock=time.monotonic)
         stopped: BaseException | None = None
         try:
