@@ -1,0 +1,173 @@
+"""The dispatch of a task to its handler: whatever happens becomes the outcome of the attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Any
+
+from later.core.retry import Outcome, OutcomeKind
+from later.handlers.context import Carried, restored_context
+from later.handlers.control import ControlException
+from later.handlers.dependencies import make_arguments
+from later.handlers.handler import Handler
+from later.handlers.registry import CallNext, Entry, Handlers, Middleware
+from later.handlers.runner import FunctionRunner
+from later.handlers.task import Task, reset_current, set_current
+
+log = logging.getLogger("later.handlers")
+
+DEFAULT_THREADS = 40
+
+_DONE = Outcome(kind=OutcomeKind.DONE)
+
+
+class HandlerDispatcher:
+    """Runs handlers. Those that are not async run in threads of its own, so that they never wait for others' work.
+
+    `threads` is the number of those threads. `carried` are the parts of the context that are set around each run.
+    """
+
+    def __init__(self, handlers: Handlers, *, carried: Sequence[Carried] = (), threads: int = DEFAULT_THREADS) -> None:
+        self._handlers = handlers
+        self._carried = carried
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        """Dependencies that are closed when the threads have ended that use them."""
+
+    def close(self) -> None:
+        """End the threads, each when its function has returned."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+    async def dispatch(
+        self,
+        task: Task[Any],
+        content: str,
+        *,
+        slot_wait_s: float = 0,
+        cancel_before_s: float = 0,
+        executor: Executor | None = None,
+    ) -> Outcome:
+        """Run the handler of a task, and return the outcome of the attempt.
+
+        It waits up to `slot_wait_s` for a slot of the handler. The handler has until `cancel_before_s` before the end
+        of the attempt. `executor` takes the place of the threads.
+
+        Raises:
+            asyncio.CancelledError, SystemExit, KeyboardInterrupt, MemoryError: the attempt has no outcome.
+        """
+        entry = self._handlers.find(task.topic)
+        if entry is None:
+            return Outcome(kind=OutcomeKind.BUSY, reason="handler", message=f"no handler for {task.topic} in this app")
+        slots = entry.handler.slots
+        if not await slots.acquire(slot_wait_s):
+            message = f"all {slots.size} runs of the handler for {task.topic} are taken"
+            return Outcome(kind=OutcomeKind.BUSY, reason="handler", message=message)
+        runner = FunctionRunner(executor or self._executor())
+        try:
+            return await self._attempt(entry, task, content, runner, task.time_left() - cancel_before_s)
+        finally:
+            runner.when_ended(slots.release)
+
+    async def _attempt(
+        self, entry: Entry, task: Task[Any], content: str, runner: FunctionRunner, time_left_s: float
+    ) -> Outcome:
+        handler = entry.handler
+        try:
+            payload = handler.decode(content)
+        except Exception as error:
+            log.warning("the content of task %s cannot be read by the handler for %s", task.id, task.topic)
+            return Outcome(kind=OutcomeKind.FAILED, reason="payload", message=_describe(error))
+        limit_s = time_left_s if handler.timeout_s is None else min(handler.timeout_s, time_left_s)
+        token = set_current(task)
+        try:
+            with restored_context(self._carried, task.context):
+                async with asyncio.timeout(limit_s) as limit:
+                    result = await self._with_middlewares(entry, payload, runner)(task)
+        except ControlException as control:
+            return control.to_outcome()
+        except MemoryError:
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                message = f"not done within {max(limit_s, 0):.3g} s"
+                return Outcome(kind=OutcomeKind.FAILED, reason="timeout", message=message)
+            log.exception("the handler for %s failed: task %s, attempt %d", task.topic, task.id, task.attempt)
+            return Outcome(kind=OutcomeKind.FAILED, reason="raised", message=_describe(error))
+        finally:
+            reset_current(token)
+        if handler.strict and result is not True:
+            return Outcome(kind=OutcomeKind.FAILED, reason="result", message=f"returned {result!r}")
+        return _DONE
+
+    def _with_middlewares(self, entry: Entry, payload: dict[str, Any], runner: FunctionRunner) -> CallNext:
+        async def call_handler(task: Task[Any]) -> object:
+            return await self._call_handler(entry.handler, payload, task, runner)
+
+        call: CallNext = call_handler
+        for middlewares in reversed(entry.middlewares):
+            for middleware in reversed(middlewares):
+                call = _around(middleware, call)
+        return call
+
+    async def _call_handler(
+        self, handler: Handler[Any], payload: dict[str, Any], task: Task[Any], runner: FunctionRunner
+    ) -> object:
+        """Make the dependencies, run the function, and close them. They see no control exception as an error."""
+        stack = AsyncExitStack()
+        try:
+            injected = await make_arguments(handler.parameters, task, runner, stack, {})
+            result: object = await runner.run(handler.function, {**payload, **injected})
+        except ControlException:
+            await stack.aclose()
+            raise
+        except BaseException as error:
+            if runner.is_running:
+                self._close_later(stack, error, runner)
+            else:
+                await stack.__aexit__(type(error), error, error.__traceback__)
+            raise
+        await stack.aclose()
+        return result
+
+    def _close_later(self, stack: AsyncExitStack, error: BaseException, runner: FunctionRunner) -> None:
+        """Close the dependencies of a thread that runs on after its attempt: it may still use them."""
+
+        async def close() -> None:
+            await runner.wait()
+            try:
+                await stack.__aexit__(type(error), error, error.__traceback__)
+            except Exception:
+                log.exception("a dependency could not be closed")
+
+        closing = asyncio.create_task(close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def _executor(self) -> Executor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="later-handler")
+        return self._pool
+
+
+def _around(middleware: Middleware, call_next: CallNext) -> CallNext:
+    def call(task: Task[Any]) -> Any:
+        return middleware(task, call_next)
+
+    return call
+
+
+def _describe(error: Exception) -> str:
+    """Return an error as its name and its text, which may be impossible to get."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name

@@ -1,0 +1,139 @@
+"""A handler: a topic, the function that does its tasks, and what is known of both."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from later.handlers.dependencies import check_dependencies
+from later.handlers.parameters import Parameters, read_parameters, resolve_parameters
+from later.handlers.payload_codec import Codec, make_codec
+from later.handlers.slots import Slots
+
+Payload = TypeVar("Payload")
+
+KEY_ID_PREFIX = "k-"
+KEY_ID_CHARS = 32
+
+
+class Handler(Generic[Payload]):
+    """A function that does the tasks of a topic, and of its aliases. To call it calls the function.
+
+    `concurrency` is the number of runs at a time in this process. `timeout_s` is the time of a run (None: as long as
+    the attempt has). With `strict` only True means done. `policy` is what the application wishes of its topic's policy;
+    nothing sets it by itself. `local_names` are the names where a function within another one is defined.
+
+    Raises:
+        TypeError: the function takes more than one payload, or is a class, a method or a generator.
+        ValueError: `concurrency` is less than 1, or `timeout_s` is not above 0.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        topic: str,
+        *,
+        concurrency: int,
+        timeout_s: float | None,
+        aliases: tuple[str, ...],
+        strict: bool,
+        codec: Codec | None,
+        policy: Mapping[str, object],
+        local_names: Mapping[str, Any],
+    ) -> None:
+        _check_function(function, topic)
+        if concurrency < 1:
+            raise ValueError(f"{topic}: concurrency: expected 1 or more, got {concurrency}")
+        if timeout_s is not None and timeout_s <= 0:
+            raise ValueError(f"{topic}: timeout: expected more than 0 s, got {timeout_s:g}")
+        self.function = function
+        self.topic = topic
+        self.aliases = aliases
+        self.concurrency = concurrency
+        self.timeout_s = timeout_s
+        self.strict = strict
+        self.policy = policy
+        self.slots = Slots(concurrency)
+        self._codec = codec
+        self._types = resolve_parameters(function, topic, local_names)
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", topic)
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, as a unit test does."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Handler({self.topic!r})"
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Its topic, and those that it does, too."""
+        return (self.topic, *self.aliases)
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """The function's parameters. Raises TypeError: a type cannot be resolved."""
+        return read_parameters(self.function, self.topic, self._types)
+
+    @cached_property
+    def codec(self) -> Codec:
+        """The codec of its payload. Raises TypeError: the payload's type has none."""
+        try:
+            return self._codec or make_codec(self.parameters.payload_type)
+        except TypeError as error:
+            raise TypeError(f"{self.topic}: its payload has no codec: {error}") from error
+
+    def check(self) -> None:
+        """Resolve the types of its parameters and dependencies. Raises TypeError: one cannot be, or has no codec."""
+        check_dependencies(self.parameters)
+        if self.parameters.payload is not None:
+            _ = self.codec
+
+    def decode(self, content: str) -> dict[str, Any]:
+        """Return the payload of a task's content, by the name of its parameter; empty if the function takes none.
+
+        Raises:
+            Exception: the codec cannot read it.
+        """
+        parameters = self.parameters
+        if parameters.payload is None or (not content and parameters.has_default):
+            return {}
+        return {parameters.payload: self.codec.decode(content)}
+
+    def encode(self, payload: Payload) -> str:
+        """Return the content of a task that has this payload.
+
+        It is read back: a payload that the handler could not read fails here, where the mistake is.
+
+        Raises:
+            TypeError: the handler cannot read it, or takes none.
+        """
+        if self.parameters.payload is None:
+            if payload is not None:
+                raise TypeError(f"{self.topic}: its handler takes no payload, got {type(payload).__name__}")
+            return ""
+        try:
+            content = self.codec.encode(payload)
+            self.codec.decode(content)
+        except Exception as error:
+            raise TypeError(f"{self.topic}: its handler cannot read this payload: {error}") from error
+        return content
+
+    def id_of(self, key: str) -> str:
+        """Return the id that a key makes: `k-` and 32 hex digits of the SHA-256 of topic, newline and key."""
+        return KEY_ID_PREFIX + hashlib.sha256(f"{self.topic}\n{key}".encode()).hexdigest()[:KEY_ID_CHARS]
+
+
+def _check_function(function: Callable[..., Any], name: str) -> None:
+    if inspect.isclass(function):
+        raise TypeError(f"{name}: a handler is a function, not a class")
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(f"{name}: a handler is a function that returns, not a generator")
+    qualified = getattr(function, "__qualname__", "").rpartition("<locals>.")[2]
+    if inspect.ismethod(function) or "." in qualified:
+        raise TypeError(f"{name}: a handler is a function, not the method {qualified or function}")
