@@ -36,7 +36,7 @@ from later.store.lookup import Lookup
 from later.store.policies import PolicyBook
 from later.store.pull_plan import MAX_ANSWER_BYTES, Demand, PulledTask, PullRequest, PullResult, Share, deal, plan_pull
 from later.store.scripts import MAX_TASKS, Command
-from later.store.tasks import MAX_CLAIM_BYTES, SettleArguments, Tasks, settle_answers
+from later.store.tasks import MAX_CLAIM_BYTES, SettleArguments, Tasks, settle_answers, settle_arguments
 from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
 
 TOPICS_OF_EXISTS = 32
@@ -366,10 +366,12 @@ class Pulls:
                 until = policies.for_topic(lease.topic).remember_until(now, lease.remember_ms)
             remembered = pack_remembered(lease.name) if lease.is_namespaced_uuid else b""
             time = "" if until is None else until
-            items.append((pack_id(lease.id), lease.fence, SettleTarget.DONE, time, remembered, int(lease.has_ttl)))
+            items.append(
+                settle_arguments(pack_id(lease.id), lease.fence, SettleTarget.DONE, time, remembered, lease.has_ttl)
+            )
         return items
 
 
 def _nack_arguments(lease: Lease, verdict: Verdict) -> SettleArguments:
     failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
-    return pack_id(lease.id), lease.fence, verdict.target, verdict.at, failure, int(lease.has_ttl)
+    return settle_arguments(pack_id(lease.id), lease.fence, verdict.target, verdict.at, failure, lease.has_ttl)

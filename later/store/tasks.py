@@ -54,8 +54,8 @@ The base is drawn here. A counter in the store would give a number twice after a
 the late settle of a lost claim would end a new task of the same id. It comes from the system for each call, because
 forked processes would share the state of any other source.
 """
-SettleArguments = tuple[Argument, Argument, Argument, Argument, Argument, Argument]
-"""The arguments of the script `settle` for one task."""
+SettleArguments = tuple[Argument, ...]
+"""The arguments of the script `settle` for one task (see `settle_arguments`)."""
 GiveBackArguments = tuple[Argument, Argument, Argument, Argument]
 """The arguments of the script `give_back` for one task."""
 
@@ -215,7 +215,7 @@ class Tasks:
         """
         shards = self._keys.shards
         targets = [(shards[claim.shard], claim.topic.encode(), 1) for claim, _, _ in settlements]
-        return await self.settle_leases(targets, list(map(_settle_arguments, settlements)))
+        return await self.settle_leases(targets, list(map(_settlement_arguments, settlements)))
 
     async def settle_leases(
         self, targets: Sequence[tuple[Shard, bytes, int]], items: Sequence[SettleArguments]
@@ -330,7 +330,16 @@ def _first_due(claim: Claim, due_at: int, put_back_for: Held) -> Argument:
     return f"0{claim.due_at}" if put_back_for is Held.FAULT else claim.due_at
 
 
-def _settle_arguments(settlement: Settlement) -> SettleArguments:
+def settle_arguments(
+    packed_id: bytes, fence: int, target: SettleTarget, time: Argument, failure: bytes, has_ttl: bool
+) -> SettleArguments:
+    """Return the arguments of the script `settle` for one task: half of them if nothing is left of it, as of most."""
+    if target is SettleTarget.DONE and time == "" and not has_ttl:
+        return packed_id, fence, "remove"
+    return packed_id, fence, target, time, failure, int(has_ttl)
+
+
+def _settlement_arguments(settlement: Settlement) -> SettleArguments:
     claim, verdict, remember_until = settlement
     task, failure = claim.task, b""
     time: Argument = verdict.at
@@ -341,7 +350,7 @@ def _settle_arguments(settlement: Settlement) -> SettleArguments:
     elif verdict.failure is not None:
         failure = encode_failure(verdict.failure)
     has_ttl = isinstance(task, Task) and task.expires_at is not None
-    return claim.packed, claim.fence, verdict.target, time, failure, int(has_ttl)
+    return settle_arguments(claim.packed, claim.fence, verdict.target, time, failure, has_ttl)
 
 
 _ELSEWHERE = ExistingTask(None)

@@ -268,6 +268,24 @@ async def test_a_topic_that_cannot_be_settled_does_not_stop_the_others_of_its_ca
     assert pool == 2  # nothing of the broken topic was changed
 
 
+async def test_a_topic_whose_leases_cannot_be_read_does_not_stop_those_with_one_task_each(store: StoreFixture) -> None:
+    await store.tasks.create([*tasks_of("a", 1), *tasks_of("b", 1), *tasks_of("c", 1)])
+    a, b, c = sorted(await claim_due(store), key=lambda claim: claim.id)
+    key = store.keys.shards[0].bucket(Bucket.UNACK, b"b")
+    await ask(store, [("DEL", key), ("SET", key, "no set")])
+    before, broken, after = await store.tasks.settle([done(a), done(b), failed(c, NOW + 9)])
+    assert (before, type(broken), after) == (True, StoreFault, True)
+    assert await store.redis.hlen(store.keys.shards[0].pool) == 2
+
+
+async def test_topics_with_one_settled_task_each_keep_the_leases_of_their_others(store: StoreFixture) -> None:
+    await store.tasks.create([*tasks_of("a", 2), *tasks_of("b", 1), *tasks_of("c", 2)])
+    claims = {claim.id: claim for claim in await claim_due(store, NOW + 5000)}
+    assert await store.tasks.settle([done(claims[id]) for id in ("a-0", "b-0", "c-0")]) == [True] * 3
+    contents = await assert_sound(store, NOW + 5000)
+    assert contents.buckets.keys() == {(Bucket.UNACK, "a"), (Bucket.UNACK, "c")}
+
+
 async def test_a_call_that_settles_nothing_corrects_stale_wake_entries(store: StoreFixture) -> None:
     await store.tasks.create([*tasks_of("a", 1), *tasks_of("b", 1)])
     claims = await claim_due(store)

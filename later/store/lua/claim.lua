@@ -131,7 +131,7 @@ for _, topic in ipairs(topics) do
 end
 if #all > 0 then redis.call('ZREM', wake_delay, unpack(all)) end
 
-local position, attempts_begun, bodiless, turns, unack_wakes = 0, {}, {}, {}, {}
+local position, attempts_begun, bodiless, turns, unack_wakes, emptied = 0, {}, {}, {}, {}, {}
 for _, topic in ipairs(topics) do
   local leases, first = {}, position
   for i, id in ipairs(topic.ids) do
@@ -146,7 +146,11 @@ for _, topic in ipairs(topics) do
   if type(added) == 'table' then
     next_due, answer = topic.entries[2], added
   elseif #topic.ids > 0 then
-    redis.call('ZREM', topic.delay, unpack(topic.ids))
+    if next_due then
+      redis.call('ZREM', topic.delay, unpack(topic.ids))
+    else
+      emptied[#emptied + 1] = topic.delay
+    end
     for i, id in ipairs(topic.ids) do
       local body, entry = topic.bodies[i], begun[first + i]
       if body and not topic.in_flight[i] then
@@ -186,6 +190,7 @@ for _, topic in ipairs(topics) do
 end
 
 -- Write what concerns no single topic.
+if #emptied > 0 then redis.call('DEL', unpack(emptied)) end
 if #turns > 0 then redis.call('ZADD', wake_delay, unpack(turns)) end
 if #unack_wakes > 0 then redis.call('ZADD', wake_unack, unpack(unack_wakes)) end
 if #attempts_begun > 0 then redis.call('HSET', attempts, unpack(attempts_begun)) end

@@ -3,7 +3,9 @@
 -- KEYS: pool, attempts, outcome, done, expiry, index of topics, wake sets of delay, unack, error and dead, then for each
 --       topic: unack, error, dead
 -- ARGV: for each topic: topic (none twice), number of its tasks; then for each task, topic by topic: id, fence of its
---       claim, target of the verdict ('done', 'error' or 'dead'), time, last failure, '1' if it has a ttl ('0' if not)
+--       claim, target of the verdict ('remove', 'done', 'error' or 'dead'); unless that is 'remove' also time, last
+--       failure, '1' if it has a ttl ('0' if not)
+--       'remove': done, without a ttl, and its id is not remembered: as most tasks, each argument of which takes time
 --       time: 'done': until when the id is remembered ('' for an id that later made); 'error': end of its retry pause;
 --       'dead': when it died
 --       last failure: 'done': '', or as what the id is remembered if not as itself: the name of a namespace's UUID
@@ -22,38 +24,53 @@ local function fault_of(bucket)
   return found.err and found
 end
 
--- Read. Buckets that cannot be read must not stop the other topics, nor be found out after the first write.
-local ids, answers, topics, last = {}, {}, {}, 0
-for at = first_task, #ARGV, 6 do ids[#ids + 1] = ARGV[at] end
+-- Read. Buckets that cannot be read must not stop the other topics, nor be found out after the first write. A task that is
+-- alone here of its topic needs no look at its lease: it had one if it leaves `unack`.
+local ids, starts, answers, topics, last = {}, {}, {}, {}, 0
+local at, end_ = first_task, #ARGV
+while at <= end_ do
+  ids[#ids + 1] = ARGV[at]
+  starts[#ids] = at
+  at = at + (ARGV[at + 2] == 'remove' and 3 or 6)
+end
 local entries = redis.call('HMGET', attempts, unpack(ids))
 for n = 1, topic_count do
   local unack, error_, dead = unpack(KEYS, 3 * n + 8, 3 * n + 10)
   local first, targets = last + 1, {}
   last = last + tonumber(ARGV[2 * n])
-  for i = first, last do targets[ARGV[first_task + 6 * i - 4]] = true end
-  local leases = redis.pcall('ZMSCORE', unack, unpack(ids, first, last))
+  for i = first, last do targets[ARGV[starts[i] + 2]] = true end
+  local is_alone = first == last
+  local leases = is_alone and {} or redis.pcall('ZMSCORE', unack, unpack(ids, first, last))
   answers[n] = leases.err and leases or targets.error and fault_of(error_) or targets.dead and fault_of(dead) or {}
   if not answers[n].err then
     topics[#topics + 1] = {
-      name = ARGV[2 * n - 1], unack = unack, error = error_, dead = dead, first = first, last = last, leases = leases,
-      answer = answers[n],
+      n = n, name = ARGV[2 * n - 1], unack = unack, error = error_, dead = dead, first = first, last = last,
+      is_alone = is_alone, leases = leases, answer = answers[n],
     }
   end
 end
 
+-- True if a task has left `unack` that is alone here of its topic. An error that this answers is that of the topic.
+local function has_left(topic, id)
+  local left = redis.pcall('ZREM', topic.unack, id)
+  if type(left) == 'table' then answers[topic.n], topic.is_unreadable = left, true end
+  return left == 1
+end
+
 -- Move the tasks out of and into the topics' buckets.
 local removed, retried, remembered, failures, unindexed, is_settled = {}, {}, {}, {}, {}, {}
-local unleased, leases, idle, wakes = {}, {}, {}, {error = {}, dead = {}}
+local wakes = {error = {}, dead = {}}
 for _, topic in ipairs(topics) do
-  local settled, moved, earliest = {}, {error = {}, dead = {}}, {}
+  local settled, moved, earliest = {}, {}, {}
   for i = topic.first, topic.last do
-    local id, at = ids[i], first_task + 6 * (i - 1)
-    local fence, target, time, failure = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+    local id, fence, target, time, failure, has_ttl = unpack(ARGV, starts[i], starts[i] + 5)
+    if target == 'remove' then target, time, has_ttl = 'done', '', '0' end
     local begun, current = begun_and_fence(entries[i])
-    if current == fence and topic.leases[i - topic.first + 1] and not is_settled[id] then
+    local is_claimed = current == fence and not is_settled[id]
+    if is_claimed and (topic.leases[i - topic.first + 1] or topic.is_alone and has_left(topic, id)) then
       topic.answer[#topic.answer + 1], is_settled[id] = 1, true
       settled[#settled + 1] = id
-      if target ~= 'error' and ARGV[at + 5] == '1' then unindexed[#unindexed + 1] = expiry_member(topic.name, id) end
+      if target ~= 'error' and has_ttl == '1' then unindexed[#unindexed + 1] = expiry_member(topic.name, id) end
       if target == 'done' then
         removed[#removed + 1] = id
         if begun > 1 then retried[#retried + 1] = id end
@@ -62,7 +79,8 @@ for _, topic in ipairs(topics) do
           remembered[#remembered + 1] = failure ~= '' and failure or id
         end
       else
-        local bucket = moved[target]
+        local bucket = moved[target] or {}
+        moved[target] = bucket
         bucket[#bucket + 1] = time
         bucket[#bucket + 1] = id
         failures[#failures + 1] = id
@@ -73,19 +91,32 @@ for _, topic in ipairs(topics) do
       topic.answer[#topic.answer + 1] = 0
     end
   end
-  if #settled > 0 then redis.call('ZREM', topic.unack, unpack(settled)) end
+  topic.has_settled = #settled > 0
+  if topic.has_settled and not topic.is_alone then redis.call('ZREM', topic.unack, unpack(settled)) end
   for target, time in pairs(earliest) do
     redis.call('ZADD', topic[target], unpack(moved[target]))
     wakes[target][#wakes[target] + 1] = time
     wakes[target][#wakes[target] + 1] = topic.name
   end
-  local first_lease = redis.call('ZRANGE', topic.unack, 0, 0, 'WITHSCORES')[2]
-  if #removed + #failures == 0 or not first_lease then unleased[#unleased + 1] = topic.name end
-  if first_lease then
-    leases[#leases + 1] = first_lease
-    leases[#leases + 1] = topic.name
-  elseif #settled > 0 then
-    idle[#idle + 1] = topic
+end
+
+-- Read what the topics still have in flight: mostly nothing if each has one task here, which takes one look at all.
+local alone, unleased, leases, idle = {}, {}, {}, {}
+for _, topic in ipairs(topics) do
+  if topic.is_alone then alone[#alone + 1] = topic.unack end
+end
+local have_none_left = #alone > 1 and redis.call('EXISTS', unpack(alone)) == 0
+for _, topic in ipairs(topics) do
+  if not topic.is_unreadable then
+    local is_empty = topic.is_alone and have_none_left
+    local first_lease = not is_empty and redis.call('ZRANGE', topic.unack, 0, 0, 'WITHSCORES')[2]
+    if #removed + #failures == 0 or not first_lease then unleased[#unleased + 1] = topic.name end
+    if first_lease then
+      leases[#leases + 1] = first_lease
+      leases[#leases + 1] = topic.name
+    elseif topic.has_settled then
+      idle[#idle + 1] = topic
+    end
   end
 end
 
