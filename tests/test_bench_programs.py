@@ -234,8 +234,9 @@ class Wire:
         self.calls.append((head.split()[1].decode(), json.loads(body)))
 
 
-def a_consumer(tasks: int, at_a_time: int) -> tuple[Consumer, Work, Wire]:
-    work, wire = Work("http://127.0.0.1:1", tasks, at_a_time, connections=1), Wire()
+def a_consumer(tasks: int, at_a_time: int, *, is_done_by_claim: bool = True) -> tuple[Consumer, Work, Wire]:
+    work = Work("http://127.0.0.1:1", tasks, at_a_time, connections=1, is_done_by_claim=is_done_by_claim)
+    wire = Wire()
     consumer = Consumer(work)
     consumer.connection_made(cast("asyncio.Transport", wire))
     return consumer, work, wire
@@ -250,8 +251,8 @@ def answer(consumer: Consumer, *leases: str, lost: str = "") -> None:
     consumer.data_received(whole[-1:])
 
 
-def test_a_consumer_of_single_tasks_acks_each_by_a_call() -> None:
-    consumer, work, wire = a_consumer(tasks=2, at_a_time=1)
+def test_a_consumer_acks_each_task_by_a_call() -> None:
+    consumer, work, wire = a_consumer(tasks=2, at_a_time=1, is_done_by_claim=False)
     for leases in (["a"], [], ["b"], []):
         answer(consumer, *leases)
     assert (work.claimed, work.finished, work.ended.is_set()) == (2, 2, True)
@@ -259,7 +260,7 @@ def test_a_consumer_of_single_tasks_acks_each_by_a_call() -> None:
     assert wire.calls == [claim, ("/ack", {"leases": ["a"]}), claim, ("/ack", {"leases": ["b"]})]
 
 
-def test_a_consumer_of_many_tasks_brings_them_back_with_its_next_claim() -> None:
+def test_a_consumer_brings_tasks_back_with_its_next_claim() -> None:
     consumer, work, wire = a_consumer(tasks=3, at_a_time=2)
     for leases in (["a", "b"], ["c"], []):
         answer(consumer, *leases)
@@ -315,7 +316,7 @@ def test_consumers_are_measured(tmp_path: Path) -> None:
     measured = measure_row(PULL_100, environment, 1, lambda text: None)
     assert not measured.failed, [line.failure for line in measured.lines]
     assert all(line.median("rate") > 0 for line in measured.lines)
-    consumers = Consumers(tasks=100, connections=4, at_a_time=1)
+    consumers = Consumers(tasks=100, connections=4, at_a_time=1, is_done_by_claim=False)
     assert measure_bare(environment, consumers)["rate"] > 0
 
 

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -54,9 +54,10 @@ async def connect(url: str) -> AsyncIterator[Caller]:
     writer.close()
 
 
-async def create(caller: Caller, tasks: int) -> None:
+async def create(caller: Caller, tasks: int, topic: str = "jobs") -> None:
+    item = json.dumps({"topic": topic, "content": "hello"}).encode()
     for start in range(0, tasks, CREATED_AT_ONCE):
-        items = b",".join([b'{"topic":"jobs","content":"hello"}'] * min(CREATED_AT_ONCE, tasks - start))
+        items = b",".join([item] * min(CREATED_AT_ONCE, tasks - start))
         await caller.post("/create/batch", b"[" + items + b"]")
 
 
@@ -66,17 +67,21 @@ async def create_tasks(url: str, tasks: int) -> dict[str, Any]:
     return {}
 
 
-async def measure_waits(url: str, tasks: int) -> dict[str, Any]:
-    """Return how long after its create's answer each task was in the answer to a claim that waited for it (ms)."""
+async def measure_waits(url: str, tasks: int, topics: Sequence[str] = ("jobs",)) -> dict[str, Any]:
+    """Return how long after its create's answer each task was in the answer to a claim that waited for it (ms).
+
+    Each claim names all of these topics. The tasks are created in the last one.
+    """
     waits: list[float] = []
+    body = json.dumps({"topics": topics, "wait": 10}).encode()
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(connect(url)) for _ in range(2 * CONNECTIONS_EACH)]
         for number in range(tasks):
             creator = callers[number % CONNECTIONS_EACH]
             consumer = callers[CONNECTIONS_EACH + number // CONNECTIONS_EACH % CONNECTIONS_EACH]
-            claim = asyncio.ensure_future(consumer.post("/claim", b'{"topic":"jobs","wait":10}'))
+            claim = asyncio.ensure_future(consumer.post("/claim", body))
             await asyncio.sleep(SETTLE_S)
-            await create(creator, 1)
+            await create(creator, 1, topics[-1])
             started = time.perf_counter()
             leases = LEASE.findall(await claim)
             waits.append((time.perf_counter() - started) * 1000)
@@ -84,16 +89,17 @@ async def measure_waits(url: str, tasks: int) -> dict[str, Any]:
     return {"waits": waits}
 
 
-async def wait_for_nothing(url: str, waiters: int) -> dict[str, Any]:
-    """Let claims wait, each on a topic of its own, until the process is ended.
+async def wait_for_nothing(url: str, waiters: int, topics_each: int) -> dict[str, Any]:
+    """Let claims wait, each on so many topics of its own, until the process is ended.
 
     The first waits are of different lengths, so that the claims do not all end and begin at the same time.
     """
 
     async def wait(caller: Caller, number: int) -> None:
+        topics = [f"bench/{topic}" for topic in range(number * topics_each, (number + 1) * topics_each)]
         wait_s = 1 + number % WAIT_S
         while True:
-            await caller.post("/claim", b'{"topic":"bench/%d","wait":%d}' % (number, wait_s))
+            await caller.post("/claim", json.dumps({"topics": topics, "wait": wait_s}).encode())
             wait_s = WAIT_S
 
     async with AsyncExitStack() as stack:
@@ -119,11 +125,15 @@ async def measure_queries(url: str, id: str, seconds: float) -> dict[str, Any]:
 
 
 class Work:
-    """The number of tasks to claim, `at_a_time` in a call, and of those claimed and finished by all connections."""
+    """The number of tasks to claim, `at_a_time` in a call, and of those claimed and finished by all connections.
 
-    def __init__(self, url: str, tasks: int, at_a_time: int, connections: int) -> None:
+    Tasks that are claimed are the `done` of the next claim, or else they are acked by a call of their own.
+    """
+
+    def __init__(self, url: str, tasks: int, at_a_time: int, connections: int, *, is_done_by_claim: bool) -> None:
         self.url = url
         self.at_a_time = at_a_time
+        self.is_done_by_claim = is_done_by_claim
         self.claimed = 0
         self.finished = 0
         self.failure = ""
@@ -147,10 +157,7 @@ class Work:
 
 
 class Consumer(asyncio.Protocol):
-    """A connection that claims and finishes tasks until all are claimed, or nothing is due.
-
-    It acks one task by a call of its own. Many tasks are the `done` of its next claim.
-    """
+    """A connection that claims and finishes tasks until all are claimed, or nothing is due."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -179,7 +186,7 @@ class Consumer(asyncio.Protocol):
         work.claimed += len(leases)
         is_empty = self._is_claiming and not leases
         self._finishing = len(leases)
-        self._is_claiming = not leases or (work.at_a_time > 1 and not work.is_claimed)
+        self._is_claiming = not leases or (work.is_done_by_claim and not work.is_claimed)
         if is_empty or (work.is_claimed and not leases):
             work.close_one()
         elif not self._is_claiming:
@@ -196,9 +203,11 @@ class Consumer(asyncio.Protocol):
         self._work.fail("the API closed a connection")
 
 
-async def measure_rate(url: str, connections: int, at_a_time: int, tasks: int) -> dict[str, Any]:
+async def measure_rate(
+    url: str, connections: int, at_a_time: int, tasks: int, is_done_by_claim: bool
+) -> dict[str, Any]:
     """Let consumers claim and finish so many tasks; return the number finished, and the time and CPU time taken."""
-    work = Work(url, tasks, at_a_time, connections)
+    work = Work(url, tasks, at_a_time, connections, is_done_by_claim=is_done_by_claim)
     parts, loop = urlsplit(url), asyncio.get_running_loop()
     started, cpu_before_s = time.perf_counter(), time.process_time()
     for _ in range(connections):

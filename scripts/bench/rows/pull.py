@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
+from later.api.claim_requests import MAX_TOPICS
 from scripts.bench import arq_worker, bullmq_worker
 from scripts.bench.api_calls import client_command, let_consumers_claim, read_metric, run_clients
 from scripts.bench.environment import Environment
@@ -22,6 +24,7 @@ from scripts.bench.seed import build_task, seed_store
 from scripts.bench.stores import BenchStore, run_store
 
 TWO_CALLS = "two calls of a bare handler"
+ONE_CALL = "one call of a bare handler"
 BULLMQ = "BullMQ, one worker"
 ARQ = "arq, one worker"
 RAW = "raw calls of the two scripts"
@@ -32,59 +35,76 @@ HUNDRED_CONNECTIONS = 4
 
 
 class Consumers(NamedTuple):
-    """Consumers on so many connections, which claim so many tasks, `at_a_time` in each call."""
+    """Consumers on so many connections, which claim so many tasks, `at_a_time` in each call.
+
+    Each claim says that the tasks before are done, or else they are acked by a call of their own.
+    """
 
     tasks: int
     connections: int
     at_a_time: int
+    is_done_by_claim: bool
 
 
 @contextmanager
 def single_contenders(environment: Environment) -> Iterator[list[Contender]]:
-    consumers = Consumers(environment.sizes.claimed, CONNECTIONS, 1)
+    by_two = Consumers(environment.sizes.claimed, CONNECTIONS, 1, is_done_by_claim=False)
+    by_one = by_two._replace(is_done_by_claim=True)
     peers: dict[str, tuple[str, SeedJobs, FinishJobs]] = {
         BULLMQ: (bullmq_worker.install_bullmq(environment), bullmq_worker.seed_jobs, bullmq_worker.finish_jobs),
         ARQ: (arq_worker.install_arq(environment), arq_worker.seed_jobs, arq_worker.finish_jobs),
     }
-    references = [
-        Contender(name=TWO_CALLS, measure=partial(measure_bare, environment, consumers)),
-        *(
-            Contender(
-                name=name,
-                store="none",
-                measure=partial(measure_peer, environment, consumers.tasks, seed, finish),
-                skip_reason=skip_reason,
-            )
-            for name, (skip_reason, seed, finish) in peers.items()
-        ),
+    bare = {TWO_CALLS: by_two, ONE_CALL: by_one}
+    others = [
+        Contender(
+            name=name,
+            store="none",
+            measure=partial(measure_peer, environment, by_two.tasks, seed, finish),
+            skip_reason=skip_reason,
+        )
+        for name, (skip_reason, seed, finish) in peers.items()
     ]
-    targets = [ShareOfReference(0.7), ShareOfReference(1, BULLMQ), ShareOfReference(1, ARQ)]
-    yield _rate_contenders(environment, consumers, references, targets)
+    yield [
+        *(Contender(name=name, measure=partial(measure_bare, environment, calls)) for name, calls in bare.items()),
+        *others,
+        *_later_contenders(
+            environment, by_two, "later serve", [TWO_CALLS, *peers],
+            [ShareOfReference(0.7), ShareOfReference(1, ARQ)],
+        ),
+        *_later_contenders(
+            environment, by_one, "later serve, done by the next claim", [ONE_CALL, *peers],
+            [ShareOfReference(0.7), ShareOfReference(1, BULLMQ), ShareOfReference(1, ARQ)],
+        ),
+    ]  # fmt: skip
 
 
 @contextmanager
 def hundred_contenders(environment: Environment) -> Iterator[list[Contender]]:
-    consumers = Consumers(environment.sizes.queried, HUNDRED_CONNECTIONS, HUNDRED)
-    references = [Contender(name=RAW, store="none", measure=partial(measure_raw, environment, consumers))]
-    yield _rate_contenders(environment, consumers, references, [AtLeast("rate", 40_000), ShareOfReference(0.5)])
+    consumers = Consumers(environment.sizes.queried, HUNDRED_CONNECTIONS, HUNDRED, is_done_by_claim=True)
+    targets: list[Target] = [AtLeast("rate", 40_000), ShareOfReference(0.5)]
+    yield [
+        Contender(name=RAW, store="none", measure=partial(measure_raw, environment, consumers)),
+        *_later_contenders(environment, consumers, "later serve", [RAW], targets),
+    ]
 
 
-def _rate_contenders(
-    environment: Environment, consumers: Consumers, references: Sequence[Contender], targets: Sequence[Target]
+def _later_contenders(
+    environment: Environment,
+    consumers: Consumers,
+    name: str,
+    references: Sequence[str],
+    targets: Sequence[Target],
 ) -> list[Contender]:
-    """Return the references, and later with each durability beside them."""
+    """Return later with each durability, beside these references."""
     return [
-        *references,
-        *(
-            Contender(
-                name="later serve",
-                store=durability,
-                references=[reference.name for reference in references],
-                targets=targets if durability == "none" else (),
-                measure=partial(measure_consumers, environment, consumers, durability),
-            )
-            for durability in environment.durabilities
-        ),
+        Contender(
+            name=name,
+            store=durability,
+            references=references,
+            targets=targets if durability == "none" else (),
+            measure=partial(measure_consumers, environment, consumers, durability),
+        )
+        for durability in environment.durabilities
     ]
 
 
@@ -156,42 +176,54 @@ def measure_waits(environment: Environment, processes: int) -> Sample:
     """Return the times from a create's answer to that of the claim that waited for its task."""
     with run_store(environment, "none") as store, run_api(environment, "serve", store, processes) as server:
         let_consumers_claim(server, "topics/jobs")
-        settings = {"url": server.url, "tasks": environment.sizes.waits}
-        waits = sorted(run_clients(environment, "waits", settings)["waits"])
-        return {"p50": percentile(waits, 50), "p99": percentile(waits, 99), "most": waits[-1]}
+        return _measure_waits(environment, server, ["jobs"])
+
+
+def _measure_waits(environment: Environment, server: Program, topics: Sequence[str]) -> dict[str, float]:
+    settings = {"url": server.url, "tasks": environment.sizes.waits, "topics": topics}
+    waits = sorted(run_clients(environment, "waits", settings)["waits"])
+    return {"p50": percentile(waits, 50), "p99": percentile(waits, 99), "most": waits[-1]}
 
 
 @contextmanager
 def waiters_contenders(environment: Environment) -> Iterator[list[Contender]]:
     yield [
         Contender(
-            name=f"later serve, {environment.sizes.waiters:,} claims",
+            name=f"later serve, claims of {topics_each} topic{'s' * (topics_each > 1)} each",
             store="none",
             targets=[AtMost("waiters_cpu", 2)],
-            measure=partial(measure_waiters, environment),
+            measure=partial(measure_waiters, environment, topics_each),
         )
+        for topics_each in (1, MAX_TOPICS)
     ]
 
 
-def measure_waiters(environment: Environment) -> Sample:
-    """Return the CPU time of a daemon while claims wait; that of `waiters_cpu` is without what it takes when idle."""
-    waiters, seconds = environment.sizes.waiters, environment.sizes.waiters_s
+def measure_waiters(environment: Environment, topics_each: int) -> Sample:
+    """Return the CPU time of a daemon while claims wait; that of `waiters_cpu` is without what it takes when idle.
+
+    Besides, while they wait: the times from a create's answer to that of one more claim of as many topics, which waited
+    for its task.
+    """
+    waiters, seconds = math.ceil(environment.sizes.waiters / topics_each), environment.sizes.waiters_s
+    topics = [f"bench/wait-{topic}" for topic in range(topics_each)]
     with run_store(environment, "none") as store, run_api(environment, "serve", store) as server:
         let_consumers_claim(server, "namespaces/bench")
         idle = measure_idle(server, store, seconds)
-        command = client_command("idle", {"url": server.url, "waiters": waiters})
+        command = client_command("idle", {"url": server.url, "waiters": waiters, "topics_each": topics_each})
         with environment.temporary_folder() as folder, run_process(command, folder, "waiters") as process:
             wait_until(lambda: read_metric(server, "later_claim_waiters") == waiters, f"{waiters} claims wait", process)
             waiting = measure_idle(server, store, seconds)
+            waits = _measure_waits(environment, server, topics)
             process.check()
-    return {**waiting, "waiters_cpu": waiting["cpu"] - idle["cpu"]}
+    return {**waiting, "waiters_cpu": waiting["cpu"] - idle["cpu"], **waits}
 
 
 rate_row = partial(Row, figures=("rate",), details=("server_cpu", "consumer_cpu", "store_cpu"))
 PULL = rate_row(
     name="pull",
-    title="25,000 tasks: `POST /claim` and `/ack` of each, 64 connections",
-    target="≥ 0.7 of two calls of a bare handler by the same consumers; more than BullMQ and arq, 64 jobs at a time",
+    title="25,000 tasks, 64 connections: `POST /claim` and `/ack` of each, or `/claim` with the one before as `done`",
+    target="≥ 0.7 of as many calls of a bare handler by the same consumers; more than arq, and with one call for each "
+    "more than BullMQ, 64 jobs at a time",
     contenders=single_contenders,
 )
 PULL_100 = rate_row(
@@ -209,9 +241,10 @@ PULL_WAIT = Row(
 )
 PULL_IDLE = Row(
     name="pull-idle",
-    title="1,000 claims that wait on 1,000 topics, where no task comes",
+    title="claims that wait on 1,000 topics where no task comes, each on one of them or on 32; beside them, one more as "
+    "in `pull-wait`",
     target="≤ 2 % of a core more than without them",
-    figures=("waiters_cpu", "cpu"),
+    figures=("waiters_cpu", "cpu", "p50", "p99"),
     details=("store_busy", "commands", "round_trips"),
     contenders=waiters_contenders,
     runs=1,
