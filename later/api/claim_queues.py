@@ -8,6 +8,8 @@ task that an earlier look has seen is due. A look at all topics each second find
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -19,6 +21,9 @@ from later.core.errors import LaterError, TooManyWaiters
 from later.store.pull_plan import PulledTask, PullResult
 
 LOOK_EVERY_S = 1.0
+MEASURE_EVERY_S = 0.2
+"""How often the store's time is measured while claims wait. A task is created due at the high end of what is known of
+that time, and claimed at the low end: each second since the last measurement keeps a claim waiting for 2 ms more."""
 MAX_WOKEN = 32
 """Claims that look again at a time where nobody knows how many tasks are due. The tasks are dealt evenly to them."""
 MIN_PAUSE_S = 0.05
@@ -74,8 +79,8 @@ class ClaimQueues:
     `pull` claims due tasks, and `give_back` takes those that nobody takes. `reserve` returns the block in which a
     request waits for the store. `find_due` returns those topics, of some, that have due tasks, or that are not pulled
     any more. `listen` tells, until it is cancelled, of the topics and due times (ms) of tasks that other processes have
-    made due, and of each time from which on it does. `now` returns the store's time (ms, the low end). At most `most`
-    claims wait at a time.
+    made due, and of each time from which on it does. `now` returns the store's time (ms, the low end, with its
+    fraction), and `measure` measures it. At most `most` claims wait at a time.
     """
 
     def __init__(
@@ -86,7 +91,8 @@ class ClaimQueues:
         give_back: Callable[[Sequence[PulledTask]], None],
         find_due: Callable[[Collection[str]], Awaitable[Collection[str]]],
         listen: Listen,
-        now: Callable[[], int],
+        now: Callable[[], float],
+        measure: Callable[[], Awaitable[object]],
         most: int,
     ) -> None:
         self._pull = pull
@@ -95,6 +101,7 @@ class ClaimQueues:
         self._find_due = find_due
         self._listen = listen
         self._now = now
+        self._measure = measure
         self._most = most
         self._queues: dict[str, TopicQueue] = {}
         self._waiters: set[Waiter] = set()
@@ -120,8 +127,9 @@ class ClaimQueues:
         if queue is None:
             return
         queue.signals += 1
-        if due_at is not None and due_at > self._now():
-            self._set_timer(queue, (due_at - self._now()) / 1000)
+        pause_s = 0.0 if due_at is None else (due_at - self._now()) / 1000
+        if pause_s > 0:
+            self._set_timer(queue, pause_s)
         else:
             self._wake(queue, tasks)
 
@@ -265,11 +273,15 @@ class ClaimQueues:
                     self._set_timer(queue, pause_s if pause_s > 0 else MIN_PAUSE_S)
 
     def _set_timer(self, queue: TopicQueue, pause_s: float) -> None:
-        """Wake a queue after a pause, unless its timer ends before that."""
-        loop = asyncio.get_running_loop()
+        """Wake a queue after a pause, unless its timer ends before that.
+
+        The loop of uvloop has a clock of whole ms, which stands still while the loop works: a timer that is set by it
+        may end too early, and the look then finds nothing.
+        """
         if pause_s > MAX_WAIT_S:
             return  # no claim of today waits for so long
-        at = loop.time() + max(pause_s, 0.001)
+        loop = asyncio.get_running_loop()
+        at = math.ceil((time.monotonic() + pause_s) * 1000) / 1000
         if queue.timer is None or queue.timer.when() > at:
             queue.stop_timer()
             queue.timer = loop.call_at(at, self._on_timer, queue)
@@ -283,6 +295,7 @@ class ClaimQueues:
         """Look at all topics for which claims wait, each second and when the store can be listened to again."""
         subscribed = asyncio.Event()
         listening = asyncio.create_task(self._listen(partial(self.signal, tasks=1), subscribed.set))
+        measuring = asyncio.create_task(self._measure_while_claims_wait())
         try:
             while self._waiters and not self._is_closed:
                 with suppress(TimeoutError):
@@ -293,6 +306,14 @@ class ClaimQueues:
         finally:
             self._looking = None
             await _cancel(listening)
+            await _cancel(measuring)
+
+    async def _measure_while_claims_wait(self) -> NoReturn:
+        """Measure the store's time from time to time, until cancelled."""
+        while True:
+            with suppress(LaterError):
+                await self._measure()
+            await asyncio.sleep(MEASURE_EVERY_S)
 
     async def _look(self) -> None:
         """Wake the queues of those topics that have due tasks."""

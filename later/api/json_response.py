@@ -46,22 +46,30 @@ class JsonResponse(web.StreamResponse):
         self._json = body
         self._fallback: web.Response | None = None
 
+    def write_small(self, request: web.BaseRequest) -> bool:
+        """Write a small answer, which takes no waiting; return False, and do nothing, if it is no small one.
+
+        Raises:
+            ConnectionError: the client has disconnected.
+        """
+        if len(self._json) > MAX_JOINED_BYTES or not _is_kept_alive(request):
+            return False
+        # straight to the transport: aiohttp's writer would look for compression, chunks and hooks
+        transport = request.transport
+        self._is_sent = True
+        if transport is None or transport.is_closing():
+            raise ClientConnectionResetError
+        transport.write(_HEAD % (len(self._json), _date(int(time.time()))) + self._json)
+        return True
+
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write the whole answer, unless that was done. Raises ConnectionError: the client has disconnected."""
-        if self._is_sent:
+        if self._is_sent or self.write_small(request):
             return None
         self._is_sent = True
-        if request.version == HttpVersion11 and request.keep_alive and request.method != hdrs.METH_HEAD:
-            head = _HEAD % (len(self._json), _date(int(time.time())))
-            if len(self._json) <= MAX_JOINED_BYTES:
-                # straight to the transport: aiohttp's writer would look for compression, chunks and hooks
-                transport = request.transport
-                if transport is None or transport.is_closing():
-                    raise ClientConnectionResetError
-                transport.write(head + self._json)
-            else:
-                await request.writer.write(head)
-                await request.writer.write(self._json)
+        if _is_kept_alive(request):
+            await request.writer.write(_HEAD % (len(self._json), _date(int(time.time()))))
+            await request.writer.write(self._json)
             return None
         self._fallback = web.Response(body=self._json, content_type="application/json", headers=DATA_HEADERS)
         writer = await self._fallback.prepare(request)
@@ -72,6 +80,10 @@ class JsonResponse(web.StreamResponse):
         """Finish the answer. Only the fallback has anything left to write."""
         if self._fallback is not None:
             await self._fallback.write_eof()
+
+
+def _is_kept_alive(request: web.BaseRequest) -> bool:
+    return request.version == HttpVersion11 and request.keep_alive and request.method != hdrs.METH_HEAD
 
 
 def json_response(answer: object) -> JsonResponse:

@@ -202,10 +202,10 @@ def lost_tokens(tokens: Sequence[str], leases: Leases, answers: Sequence[bool | 
     """
     kept = set[str]()
     for token, answer in zip(leases, answers, strict=True):
-        if isinstance(answer, LaterError):
-            raise answer
-        if answer:
+        if answer is True:
             kept.add(token)
+        elif answer:
+            raise answer
     return [token for token in tokens if token not in kept]
 
 

@@ -92,6 +92,8 @@ async def send(request: web.Request, response: JsonResponse) -> JsonResponse:
 async def is_sent(request: web.Request, response: web.StreamResponse) -> bool:
     """Send an answer as `send` does; return False if the client has disconnected, or was."""
     try:
+        if isinstance(response, JsonResponse) and response.write_small(request):
+            return True
         async with asyncio.timeout(SEND_TIMEOUT_S):
             await response.prepare(request)
             await response.write_eof()

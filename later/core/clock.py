@@ -15,8 +15,12 @@ import msgspec
 
 from later.core.errors import StoreDown
 
-SLACK_MS = 1
-"""Added to the high end, because the store cuts its answer to whole microseconds and clocks tick unevenly."""
+SLACK_MS = 0.1
+"""Added to the high end, because the store cuts its answer to whole microseconds and clocks tick unevenly.
+
+A task that is due at once waits for the whole interval, so it is worth keeping this small: it is a hundred times what
+the store cuts off.
+"""
 
 MAX_WALL_DRIFT_S = 0.05
 """If wall and monotonic time move apart by more than this, the machine was suspended or its clock was set."""

@@ -103,8 +103,9 @@ class Share:
         """Return the result of the request; the error only if it has got nothing, and nothing was acked for it."""
         if self.error is not None and not self.tasks and not self.acked:
             return self.error
-        ordered = sorted(self.tasks, key=lambda item: (item[0], item[1].due_at, pack_id(item[1].task.id)))
-        tasks = [pulled for _, pulled in ordered]
+        if len(self.tasks) > 1:
+            self.tasks.sort(key=lambda item: (item[0], item[1].due_at, pack_id(item[1].task.id)))
+        tasks = [pulled for _, pulled in self.tasks]
         return PullResult(tasks, self.next_due_at, self.deaths, self.orphans, self.acked)
 
 
@@ -135,7 +136,8 @@ def plan_pull(shares: Sequence[Share], due: Mapping[str, Iterator[int]]) -> list
             demand = demands.setdefault((topic.name, topic.lease_ms), Demand(topic=topic))
             demand.by_shard[shard] += 1
             demand.takers[index, place] = demand.takers.get((index, place), 0) + 1
-            turns.append((index, place, of_topic + 1, taken + 1))
+            if taken + 1 < limit:
+                turns.append((index, place, of_topic + 1, taken + 1))
             break
     return list(demands.values())
 

@@ -191,7 +191,7 @@ async def serve_api(
 def fixed_clock() -> Clock:
     """Return a clock of the store whose high end is always NOW, as is this machine's."""
     clock = Clock(lambda: 0.0, lambda: NOW / 1000)
-    clock.observe((NOW - 2) * 1000, 0, 0)
+    clock.observe((NOW - 2) * 1000, -0.001, 0)
     assert clock.now().high == NOW
     return clock
 

@@ -9,25 +9,31 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import nullcontext
+from typing import Any, NoReturn
 
 import pytest
+import uvloop
 
 from later.api import claim_queues
+from later.api.claim_queues import ClaimQueues
+from later.api.claim_requests import WantedTasks
 from later.core.api_keys import Scope
 from later.core.clock import Clock
+from later.core.lease import Lease
 from later.core.policy import Deliver, Policy
 from later.core.policy_scopes import topic_scope
 from later.core.task import Task
 from later.store.due_notices import DueNotices
 from later.store.key_book import KeyBook
 from later.store.keys import Bucket
+from later.store.pull_plan import PulledTask, PullResult
 from later.store.tasks import Tasks
 from later.worker.requeue import Requeuer
 from tests.api.api_fixture import Answer, ApiFixture, ok, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
-from tests.builders import a_task
+from tests.builders import NOW, a_task
 
 PULLED = Policy(deliver=Deliver.PULL)
 NOTHING = ok(tasks=[], lost=[])
@@ -45,6 +51,20 @@ async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiFixture]:
     monkeypatch.setattr(claim_queues, "LOOK_EVERY_S", 1000)
     async with serve_api(policy=PULLED, clock=real_clock()) as built:
         yield built
+
+
+PULLED_TASK = PulledTask(
+    a_task(topic="jobs", callback=""), Lease(topic="jobs", id="a", fence=1, due_at=NOW), NOW + 30_000, NOW, 1, None
+)
+
+
+async def find_nothing(topics: Collection[str]) -> list[str]:
+    return []
+
+
+async def hear_nothing(*_: object) -> NoReturn:
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 async def reach(condition: Callable[[], bool]) -> None:
@@ -106,6 +126,55 @@ async def test_a_claim_that_comes_before_a_known_task_is_due_gets_it_then(api: A
     await api.post("/create", {**JOB, "id": "a", "delay": 0.2})
     [claim] = await start_waiting(api)
     assert await ids_of(claim) == ["a"]
+
+
+async def test_the_time_of_the_store_is_measured_while_a_claim_waits(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longer ago it was measured, the longer waits a claim for a task that is due at once."""
+    monkeypatch.setattr(claim_queues, "MEASURE_EVERY_S", 0.001)
+    measured: list[int] = []
+    observe = Clock.observe
+
+    def observe_and_count(clock: Clock, store_time_us: int, sent_at: float, received_at: float) -> None:
+        measured.append(store_time_us)
+        observe(clock, store_time_us, sent_at, received_at)
+
+    monkeypatch.setattr(Clock, "observe", observe_and_count)
+    [claim] = await start_waiting(api)
+    measured.clear()
+    await reach(lambda: len(measured) > 2)
+    await api.post("/create", {**JOB, "id": "a"})
+    assert await ids_of(claim) == ["a"]
+
+
+def test_a_claim_does_not_look_again_before_the_task_that_it_waits_for_is_due() -> None:
+    """The clock of uvloop's timers has whole ms, and stands still while its loop works."""
+    looks: list[tuple[float, int]] = []
+
+    def now() -> float:
+        return time.monotonic() * 1000
+
+    def pull(wanted: WantedTasks) -> asyncio.Future[PullResult]:
+        result: asyncio.Future[PullResult] = asyncio.get_running_loop().create_future()
+        due_at = int(now()) + 3 if len(looks) % 2 == 0 else looks[-1][1]
+        looks.append((now(), due_at))
+        tasks = [PULLED_TASK] if len(looks) % 2 == 0 else []
+        result.set_result(PullResult(tasks, due_at, []))
+        return result
+
+    async def claim_often() -> None:
+        queues = ClaimQueues(
+            pull=pull, reserve=nullcontext, give_back=lambda tasks: None, find_due=find_nothing, listen=hear_nothing,
+            now=now, measure=hear_nothing, most=1,
+        )  # fmt: skip
+        for _ in range(20):
+            await queues.claim(WantedTasks({"jobs": 1}, 1, None, 20))
+        await queues.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(claim_often())
+    assert [at for at, due_at in looks[1::2] if at < due_at] == []
 
 
 async def test_whatever_makes_a_task_due_wakes_a_claim(api: ApiFixture) -> None:

@@ -117,6 +117,10 @@ class TestInterval:
     def test_it_is_little_wider_than_the_round_trip(self, clocks: SimulatedClocks) -> None:
         assert 1 <= clocks.width() <= 1 + 1 + 2
 
+    def test_before_rounding_it_is_a_tenth_of_a_ms_wider_than_the_round_trip(self, clocks: SimulatedClocks) -> None:
+        _, width = clocks.clock.estimate()
+        assert width == pytest.approx(1.1)
+
     def test_it_moves_on_with_the_monotonic_clock(self, clocks: SimulatedClocks) -> None:
         before = clocks.interval()
         clocks.wait(10 * SECOND_US)

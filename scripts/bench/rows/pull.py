@@ -241,7 +241,7 @@ PULL_WAIT = Row(
 )
 PULL_IDLE = Row(
     name="pull-idle",
-    title="claims that wait on 1,000 topics where no task comes, each on one of them or on 32; beside them, one more as "
+    title="claims that wait on 1,000 topics where no task comes, each on one or on 32 of them; beside them one more as "
     "in `pull-wait`",
     target="≤ 2 % of a core more than without them",
     figures=("waiters_cpu", "cpu", "p50", "p99"),
