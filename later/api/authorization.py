@@ -24,6 +24,8 @@ LOG_EVERY_S = 1.0
 """Refusals are logged once in this time at most: callers without a key must not fill the log."""
 MAX_RATES = 100_000
 """Keys whose rates are known at a time. Those of keys that are gone are forgotten, now and then, with all others."""
+UNKNOWN = "unknown"
+"""Why a key is refused that is well formed: the store has not this one."""
 EXPECTED_HEADER = "this call needs a key: Authorization: Bearer later_…"
 
 log = structlog.get_logger()
@@ -94,8 +96,9 @@ class Authorization:
     ) -> Caller | None:
         """Return the caller as `admit` does, by the keys that are known, or None if they must be read first.
 
-        Without `known`, these are the keys that were read last, unless that is too long ago. `token` is the key that
-        was sent; if it is None, the header Authorization has it.
+        They must if they were read too long ago, or have not the key that was sent, unless it is mistyped. Without
+        `known`, these are the keys that were read last. `token` is the key that was sent; if it is None, the header
+        Authorization has it.
         """
         book = self._book
         if book is None or scope is _OPEN:
@@ -116,7 +119,8 @@ class Authorization:
                 return None
             entry = known.find(token)
             if entry is None:
-                raise _not_known(token)
+                _check_form(token)
+                return None  # another process may have made it a moment ago
         caller = entry.caller
         if entry.has_limits or scope not in caller.scopes or scope is _METRICS:
             self._check(entry, scope, book)
@@ -139,14 +143,15 @@ class Authorization:
             return caller
         assert self._book is not None
         try:
-            known = await self._book.current()
+            for read in (self._book.current, self._book.reread):
+                caller = self.find_caller(request, scope, await read(), token)
+                if caller is not None:
+                    return caller
         except StoreDown:
             if self._shows_metrics_without_store(scope):
                 return ANYBODY
             raise
-        caller = self.find_caller(request, scope, known, token)
-        assert caller is not None
-        return caller
+        raise NotKnown(EXPECTED_HEADER, reason=UNKNOWN)
 
     def _shows_metrics_without_store(self, scope: Scope | NoScope) -> bool:
         """Return True for metrics if the store had never had a key when it was read last, so that they were open.
@@ -203,11 +208,11 @@ class Authorization:
             return
         if caller.key_id is None:
             if self.asks_for_keys:
-                raise _not_known("")
+                raise NotKnown(EXPECTED_HEADER, reason="no_key")
         elif self._root is None or caller.key_id not in self._root.keys:
             key = (await book.current()).keys.get(caller.key_id)
             if key is None:
-                raise NotKnown(EXPECTED_HEADER, reason="unknown")
+                raise NotKnown(EXPECTED_HEADER, reason=UNKNOWN)
             _check_end(key, book)
 
     def charge_batch(self, caller: Caller, items: int) -> None:
@@ -289,8 +294,7 @@ def _sent_key(header: str) -> str:
     return text.strip() if scheme.lower() == "bearer" else ""
 
 
-def _not_known(text: str) -> NotKnown:
-    """Return the error of a call without a key, or with one that is not known: the same words for a revoked one."""
-    if not text:
-        return NotKnown(EXPECTED_HEADER, reason="no_key")
-    return NotKnown(EXPECTED_HEADER, reason="unknown" if has_valid_check(text) else "mistyped")
+def _check_form(text: str) -> None:
+    """Raises NotKnown: no key was sent, or a mistyped one. The words are the same for one that is not known."""
+    if not has_valid_check(text):
+        raise NotKnown(EXPECTED_HEADER, reason="mistyped" if text else "no_key")

@@ -21,7 +21,7 @@ from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Keys
 from later.store.scripts import Argument, Command
-from later.store.shared_read import FRESH_S, MAX_STARTS, SharedRead
+from later.store.shared_read import FRESH_S, MAX_STARTS, PacedRead, SharedRead
 
 MINUTE_MS = 60_000
 LATEST_MS = 253_402_300_799_999
@@ -64,6 +64,7 @@ class KeyBook:
         self.shared_read = SharedRead(
             client, "keys_since", self._command, self._accept, monotonic, translate=_as_unavailable
         )
+        self._paced_read = PacedRead(self.shared_read.renew)
         self.used = set[str]()
         """Ids of keys that were used since `write_uses` was called last."""
         self._minutes_written: dict[str, int] = {}
@@ -84,6 +85,14 @@ class KeyBook:
     async def read(self) -> KeySet:
         """Return the keys as they are now. Raises StoreDown."""
         await self.shared_read.renew()
+        return self.latest
+
+    async def reread(self) -> KeySet:
+        """Return keys that are read from now on, for a caller whose key `latest` does not have. Raises StoreDown.
+
+        However many keys are guessed, the store is read as often as `PacedRead` says; all that wait for that share it.
+        """
+        await self._paced_read.wait()
         return self.latest
 
     def now(self) -> int:

@@ -6,6 +6,8 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from functools import partial
+from time import monotonic
+from uuid import uuid4
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,7 +19,7 @@ from later.core.api_keys import ALL_SCOPES, Scope, id_in_key, make_key_text
 from later.core.errors import StoreDown
 from later.metrics.labels import DENIAL_REASONS
 from later.store.key_book import KeyBook
-from later.store.shared_read import FRESH_S
+from later.store.shared_read import FRESH_S, REREAD_EVERY_S
 from tests.api.api_fixture import MINIMAL, ApiFixture, bad_request
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 
@@ -93,6 +95,12 @@ def denial_counts(api: ApiFixture) -> dict[str, float]:
     return {reason: read("later_api_denied_total", {"reason": reason}) or 0 for reason in DENIAL_REASONS}
 
 
+def key_reads(api: ApiFixture) -> float:
+    """Return how often the store was asked for keys."""
+    name = "later_store_round_trip_duration_seconds_count"
+    return api.metrics.registry.get_sample_value(name, {"verb": "keys_since"}) or 0.0
+
+
 async def test_the_table_has_every_route(keys: KeyedApi) -> None:
     routes = [route for route in keys.api.http.app[ROUTES] if not route.is_zaqar]
     for route in routes:
@@ -126,6 +134,31 @@ async def test_each_route_that_is_not_open_refuses_calls_without_a_key_and_with_
             else:
                 assert (status, body) == (401, NO_KEY)
                 assert headers["WWW-Authenticate"] == f'Bearer realm="later"{challenge}'
+
+
+async def test_a_key_that_another_process_made_a_moment_ago_is_not_refused(keys: KeyedApi) -> None:
+    for _ in range(3):
+        for path, header in (("/topics", "Authorization"), ("/query", "Authorization"), ("/v2/queues", "X-Auth-Token")):
+            key = await keys.add_key(Scope.READ)
+            keys.seconds.at -= FRESH_S  # no time passes
+            sent = f"Bearer {key}" if header == "Authorization" else key
+            headers = {header: sent, "Client-ID": str(uuid4()), "X-Project-Id": "shop"}
+            method, body = ("POST", {"id": "a"}) if path == "/query" else ("GET", None)
+            status, answer, _ = await keys.call(method, path, None, body, **headers)
+            assert status == (404 if body else 200), (path, answer)
+    assert (await keys.call("GET", "/topics", make_key_text()))[1] == NO_KEY
+
+
+async def test_keys_that_are_guessed_share_few_reads_and_mistyped_ones_read_nothing(keys: KeyedApi) -> None:
+    await keys.call("GET", "/topics", await keys.add_key(Scope.READ))
+    before, started = key_reads(keys.api), monotonic()
+    answers = await asyncio.gather(*(keys.call("GET", "/topics", make_key_text()) for _ in range(60)))
+    assert [status for status, _, _ in answers] == [401] * 60
+    assert 1 <= key_reads(keys.api) - before <= 2 + (monotonic() - started) / REREAD_EVERY_S
+    before = key_reads(keys.api)
+    for key in (None, "later_", "x", make_key_text()[:-1] + "~", make_key_text()[:-6] + "000000"):
+        assert (await keys.call("GET", "/topics", key))[0] == 401
+    assert key_reads(keys.api) == before
 
 
 async def test_the_root_key_may_do_everything_and_needs_no_store(keys: KeyedApi) -> None:
