@@ -40,6 +40,8 @@ class Tenants:
         self.api: ApiFixture = keyed_api.api
         self._authorization: dict[str, str | None] = {}
         self.shown: tuple[Any, ...] = ()
+        self._stored_keys: Any = None
+        """The keys as the store dumps them."""
 
     @property
     def routes(self) -> list[Route]:
@@ -70,12 +72,13 @@ class Tenants:
             "empty": "Bearer ",
             "garbage": "Bearer \xff",
         }
-        # the keys are known from here on, whatever becomes of the store, because no time passes
         assert (await self._as("omega", "GET", "/whoami"))[0] == 200
+        self._stored_keys = await self.api.redis.dump(self.api.keys.api_keys)
 
     async def fill(self) -> None:
-        """Empty the store, and let both tenants have tasks; only omega's have its mark."""
+        """Empty the store but for the keys, and let both tenants have tasks; only omega's have its mark."""
         await self.api.redis.flushall()
+        await self.api.redis.restore(self.api.keys.api_keys, 0, self._stored_keys)
         await self._create("alpha", "alpha/order", "alpha/other", "a", "plain")
         await self._create("omega", "omega/order", OWN_TOPIC, OWN_ID, SECRET)
         for topic in ("alpha/other", OWN_TOPIC):
