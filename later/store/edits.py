@@ -332,7 +332,10 @@ def _update_verb() -> _Verb[TaskEdit]:
         for seen, task, due_at in changes:
             assert isinstance(task, Task)
             arguments += [pack_id(seen.name), seen.raw, encode_task(task), "" if due_at is None else due_at]
-            arguments.append("" if task.expires_at is None else task.expires_at)
+            if isinstance(seen.task, Task) and seen.task.expires_at == task.expires_at:
+                arguments.append("same")
+            else:
+                arguments.append("" if task.expires_at is None else task.expires_at)
         return scripts.UPDATE.call(keys, arguments)
 
     def explain(found: TaskRecord) -> Result:

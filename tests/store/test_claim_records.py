@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from later.core.clock import Interval
+from later.core.edit import TaskChanges
 from later.core.errors import StoreDown
+from later.core.policy import Policy
+from later.core.policy_scopes import Policies
 from later.core.retry import Verdict
 from later.core.task import Task, pack_id
 from later.store.claim_records import HeldTask
@@ -13,7 +16,7 @@ from later.store.doctor import Defect
 from later.store.keys import Bucket, Keys
 from later.store.pull_plan import PulledTask, PullRequest, PullResult, PullTopic
 from later.store.scripts import BY_SHA
-from later.store.types import ClaimRecord, TaskRecord, decode_record
+from later.store.types import ClaimRecord, TaskEdit, TaskRecord, decode_record
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 from tests.store.inspection import ask, assert_sound, findings, locate, pairs, read_contents, release_due
@@ -308,6 +311,20 @@ async def test_after_its_claim_a_task_can_be_claimed_until_its_moved_end(store: 
     await release_due(store, Bucket.UNACK, end)
     [again] = await claim(store, now=end + GRACE_MS - 1)
     assert (again.attempt, again.task.expires_at) == (2, end + 2 * GRACE_MS - 1 + TTL_MS)
+
+
+async def test_an_edit_leaves_the_end_that_a_claim_has_moved(store: StoreFixture) -> None:
+    """The task's body has its own end, which is over by then."""
+    tasks = tasks_with_ttl(1, 1)
+    await store.tasks.create(tasks)
+    await claim(store)
+    end = NOW + TTL_MS
+    await release_due(store, Bucket.UNACK, end)
+    changes = {"t0": TaskChanges(content="new"), "t1": TaskChanges(content="new", ttl=2)}
+    await store.edits.update([TaskEdit(id, change, Policies(Policy()), end) for id, change in changes.items()])
+    assert (await read_contents(store)).expiry == {("order", "t0"): end + GRACE_MS, ("order", "t1"): NOW - 49 + 2000}
+    [task] = await claim(store, now=end)
+    assert (task.task.id, task.task.content) == ("t0", "new")
 
 
 async def test_a_task_that_has_expired_is_dead_and_not_claimed(store: StoreFixture) -> None:

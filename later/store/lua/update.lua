@@ -1,11 +1,12 @@
 -- update: edit waiting tasks of one topic, delay or error; a task that gets a new due time moves to delay.
 --
 -- ARGV: topic, then for each task: id, the body that was read, its new body, its new due time ('' to leave it where
---       it is), end of its ttl ('' for none)
+--       it is), end of its ttl ('' for none, 'same' to leave it as it is)
 -- Returns seven rows with a value for each task: 1: edited, 0: the pool holds another body by now, or -1: it is in
 -- flight or dead; only for 1 was it changed. Then its scores in delay, unack, error and dead, its attempts and its
 -- outcome, or nil, as they are now.
 --
+-- The index of ttls may have a later end than a task's body, because a claim under a record lets it live on: hence 'same'.
 -- A task that was put back, and gets a new due time, forgets its first one.
 -- The first write adds, so a store at maxmemory refuses the whole call: a body may grow.
 local pool, attempts, outcome, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -38,11 +39,11 @@ for n, id in ipairs(ids) do
       if in_error[n] then from_error[#from_error + 1] = id end
       if not earliest or tonumber(due) < tonumber(earliest) then earliest = due end
     end
-    if ttl_end ~= '' then
+    if ttl_end == '' then
+      unindexed[#unindexed + 1] = expiry_member(topic, id)
+    elseif ttl_end ~= 'same' then
       ends[#ends + 1] = ttl_end
       ends[#ends + 1] = expiry_member(topic, id)
-    else
-      unindexed[#unindexed + 1] = expiry_member(topic, id)
     end
   end
 end

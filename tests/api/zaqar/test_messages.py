@@ -16,7 +16,9 @@ from later.core.policy import Deliver, Policy
 from later.core.policy_scopes import topic_scope
 from later.core.task import pack_id
 from later.store.key_book import KeyBook
+from later.store.keys import Bucket
 from later.store.open import build_store
+from later.worker.requeue import Requeuer
 from tests.api.api_fixture import ApiFixture, fixed_clock, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 from tests.api.test_claim_queues import reach
@@ -27,6 +29,7 @@ from tests.cases import each_case
 QUEUE = "/v2/queues/q"
 MESSAGES = f"{QUEUE}/messages"
 TOPIC = f"{PROJECT}/q"
+CALLS_OF_A_CLAIM: list[tuple[str, Any]] = [("GET", None), ("PATCH", {"ttl": 60}), ("DELETE", None)]
 UNABLE = "Unable to delete"
 NO_CLAIM = (403, UNABLE, "This message is claimed; it cannot be deleted without a valid claim ID.")
 NOT_CLAIMED = (400, UNABLE, "A claim was specified, but the message is not currently claimed.")
@@ -42,7 +45,7 @@ class Messages(ZaqarApi):
 
     def pass_ms(self, ms: int) -> None:
         """Let the low end of the store's time be `ms` after NOW, and its high end 2 ms later."""
-        self._clock.observe((NOW + ms) * 1000, 0, 0)
+        self._clock.observe((NOW + ms) * 1000, -0.001, 0)
 
     async def post(self, *messages: dict[str, Any]) -> list[str]:
         """Post messages, which need name no body; return their ids."""
@@ -346,6 +349,46 @@ async def test_claimed_messages_are_listed_if_asked_for_with_their_claim_at_the_
         }
         assert (await zaqar.call("GET", f"{MESSAGES}/{claimed}")).body["href"] == hrefs[claimed]
         assert [message["claim_count"] for message in answer.body["messages"]] == [0, 1, 1]
+
+
+async def end_leases(zaqar: Messages) -> None:
+    """Do what a worker does with leases that have ended."""
+    requeuer = Requeuer(Bucket.UNACK, store=zaqar.api.store, metrics=zaqar.api.metrics, on_requeued=lambda: None)
+    await requeuer.tick((await zaqar.api.store.time.now()).low)
+
+
+async def test_a_claim_ends_with_its_lease_and_its_messages_are_claimed_again() -> None:
+    async with serve_messages() as zaqar:
+        [id] = await zaqar.post({})
+        claimed = await zaqar.call("POST", f"{QUEUE}/claims", {"ttl": 60, "grace": 60})
+        [href] = [message["href"] for message in claimed.body["messages"]]
+        path = claimed.headers["Location"]
+        zaqar.pass_ms(59_990)
+        await end_leases(zaqar)
+        assert (await zaqar.call("GET", path)).body["messages"][0]["id"] == id
+        assert (await zaqar.call("POST", f"{QUEUE}/claims")).status == 204
+        zaqar.pass_ms(60_010)
+        assert [(await zaqar.call(method, path, body)).status for method, body in CALLS_OF_A_CLAIM] == [404, 404, 204]
+        await end_leases(zaqar)
+        assert await zaqar.error("DELETE", href) == NOT_CLAIMED
+        again = await zaqar.call("POST", f"{QUEUE}/claims", {"ttl": 60, "grace": 60})
+        [message] = again.body["messages"]
+        assert (message["id"], message["claim_count"], again.headers["Location"] == path) == (id, 2, False)
+        assert await zaqar.error("DELETE", href) == NO_SUCH_CLAIM
+
+
+async def test_a_message_that_lives_on_by_the_grace_of_its_claim_does_so_when_it_is_updated() -> None:
+    async with serve_messages() as zaqar:
+        [id] = await zaqar.post({"ttl": 60})
+        await zaqar.call("POST", f"{QUEUE}/claims", {"ttl": 60, "grace": 60})
+        zaqar.pass_ms(61_000)
+        await end_leases(zaqar)
+        status, _ = await zaqar.api.post("/update", {"id": id, "content": "new"})
+        assert status == 200
+        zaqar.pass_ms(119_000)
+        assert await zaqar.api.store.expiry.expired_tasks((await zaqar.api.store.time.now()).low) == []
+        [message] = (await zaqar.call("POST", f"{QUEUE}/claims")).body["messages"]
+        assert (message["id"], message["body"]) == (id, "new")
 
 
 async def test_a_claim_lets_a_message_live_and_its_ttl_says_so() -> None:
