@@ -43,7 +43,7 @@ from later.cli.groups import load_command
 from later.cli.program import later
 from later.cli.root_key import ROOT_KEY_VARIABLE
 from later.cli.task_command import command_variables
-from later.client.consumer import ClaimedTask
+from later.client.consumer import ClaimedJson
 from later.client.key_source import KEY
 from later.config import load
 from later.core.explain import TopicFacts, explain_topic
@@ -73,7 +73,7 @@ CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 ANSWERS = (ROOT / "docs" / "answers.md").read_text()
 OF_RECEIVERS = "LATER_SIGNING_SECRETS"
 """The variable by which a receiver gets its secrets."""
-TASK_VARIABLES = command_variables(ClaimedTask("", "", "", {}))
+TASK_VARIABLES = command_variables(ClaimedJson("", "", "", {}))
 """The variables of a command that `later work` runs."""
 SIGNED = SecretScope(Sign.NAMESPACE, "default")
 KEY_RING = KeyRing([Master(bytes(32))])

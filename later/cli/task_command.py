@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import IO, Any
 
-from later.client.consumer import ClaimedTask
+from later.client.consumer import ClaimedJson
 from later.core.retry import MAX_NACK_CHARS
 
 RELEASE_STATUS = os.EX_TEMPFAIL
@@ -25,7 +25,7 @@ STDERR_GRACE_S = 1.0
 class TaskCommand:
     """A command that runs for a task. `ended_by_us` is true if it was told to end, whatever its exit status is then."""
 
-    def __init__(self, command: Sequence[str], task: ClaimedTask) -> None:
+    def __init__(self, command: Sequence[str], task: ClaimedJson) -> None:
         """Start the command. Raises OSError: it cannot be started."""
         self.task = task
         self.ended_by_us = False
@@ -76,7 +76,7 @@ class TaskCommand:
             sys.stderr.buffer.flush()
 
 
-def command_variables(task: ClaimedTask) -> dict[str, str]:
+def command_variables(task: ClaimedJson) -> dict[str, str]:
     """Return the environment variables that tell a command about its task."""
     fields = task.fields
     last_error: Any = fields.get("last_error") or {}

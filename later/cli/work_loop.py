@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from later.cli.console import notify
 from later.cli.task_command import RELEASE_STATUS, TaskCommand
-from later.client.consumer import ClaimedTask, Consumer
+from later.client.consumer import ClaimedJson, Consumer
 from later.core.errors import CallFailed, Unavailable
 from later.core.lease import MAX_CLAIMED
 
@@ -120,7 +120,7 @@ class WorkLoop:
                 free += 1
         return free
 
-    def _claim(self, limit: int) -> list[ClaimedTask]:
+    def _claim(self, limit: int) -> list[ClaimedJson]:
         """Return claimed tasks; none if the API is away, after a pause.
 
         Raises:
@@ -144,7 +144,7 @@ class WorkLoop:
         self._is_away = False
         return tasks
 
-    def _start(self, task: ClaimedTask) -> bool:
+    def _start(self, task: ClaimedJson) -> bool:
         """Start the command for a task; return False if that cannot be done, or we are stopping."""
         if self._is_stopping.is_set():
             return False
@@ -185,7 +185,7 @@ class WorkLoop:
                 del self._runs[task.lease]
             self._slots.release()
 
-    def _report(self, call: str, tasks: Sequence[ClaimedTask], message: str = "") -> None:
+    def _report(self, call: str, tasks: Sequence[ClaimedJson], message: str = "") -> None:
         """Say what became of tasks, until the API is there or their leases must have ended."""
         leases = [task.lease for task in tasks]
         until = time.monotonic() + self._options.lease_s

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from later.client.http import NOT_LATER, ApiClient
+from later.client.http import ApiClient
 from later.client.transport import TOO_LARGE, BatchResult, CreateCounts, ItemError, TaskStatus
-from later.core.errors import CallFailed
+from later.core.errors import NOT_LATER, CallFailed
 
 NDJSON = "application/x-ndjson"
 _STATUS_BY_STATE = {

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, TypeVar
 
+from later.client.batch_split import split_items
 from later.client.http import NotReached, TargetFull
 from later.client.transport import TOO_LARGE, BatchResult, CreateCounts, ItemError, TaskStatus, Transport
 from later.core.errors import STORE_FULL_REASON, CallFailed, Unavailable
 
 MAX_BODY_BYTES = 16 * 1024 * 1024 - 1024
 """The largest body that fits in a batch: the request has at most 16 MiB."""
-BATCH_BYTES = 8 * 1024 * 1024
-"""A batch that has grown to this size is sent, however few its items."""
 MAX_PAUSE_S = 60.0
 JITTER = 0.5
 """The largest fraction by which a pause is lengthened at random, so that executors do not all retry at once."""
@@ -127,21 +126,8 @@ class BatchSender:
         return self._retry.call(self._transport.counts)
 
     def split(self, items: Iterable[Item], body: Callable[[Item], bytes]) -> Iterator[list[Item]]:
-        """Yield the items in batches of at most `batch_size` items and BATCH_BYTES bytes.
-
-        An item that is larger than BATCH_BYTES is a batch of its own.
-        """
-        batch: list[Item] = []
-        size = 0
-        for item in items:
-            length = len(body(item))
-            if batch and (len(batch) == self._batch_size or size + length > BATCH_BYTES):
-                yield batch
-                batch, size = [], 0
-            batch.append(item)
-            size += length + 1
-        if batch:
-            yield batch
+        """Yield the items in batches of at most `batch_size` items."""
+        return split_items(items, body, self._batch_size)
 
     def send_batch(self, bodies: Sequence[bytes], create: CreateCall | None = None) -> Iterator[BatchAttempt]:
         """Send one batch until each of its items is created, existing or rejected; yield each attempt.

@@ -7,6 +7,7 @@ import json
 import selectors
 import socket
 import ssl
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 
 from later import __version__
 from later.client.key_source import KEY
-from later.core.errors import CallFailed, ConfigError, Unavailable
+from later.core.errors import NOT_LATER, CallFailed, ConfigError, Unavailable
 from later.core.retry_after import parse_retry_after
 from later.regular_file import read_regular_file
 
@@ -26,8 +27,6 @@ CALLS_PER_CONNECTION = 16
 daemon, and a few connections that stay could all reach one process."""
 NO_KEY = "/problems/no-key"
 """The type of the problem that a call needs a key."""
-NOT_LATER = "is this the URL of later?"
-"""The end of each error about an answer that later's API does not give."""
 
 
 NO_SUCH_PATH = "there is nothing at this path"
@@ -79,6 +78,7 @@ class ApiClient:
         else:
             self._connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=timeout_s)
         self._calls = 0
+        weakref.finalize(self, self._connection.close)  # that of a thread that has ended, too
 
     def close(self) -> None:
         """Close the connection. A later call opens a new one."""
@@ -95,12 +95,15 @@ class ApiClient:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def ask(self, method: str, path: str, fields: Mapping[str, Any] | None = None, wait_s: float = 0) -> dict[str, Any]:
-        """Send `fields` as JSON and return the JSON object of the answer. Raises CallFailed, as `call` does.
+    def ask(
+        self, method: str, path: str, fields: Mapping[str, Any] | bytes | None = None, wait_s: float = 0
+    ) -> dict[str, Any]:
+        """Send `fields` as JSON, or as they are, and return the JSON object of the answer. Raises as `call` does.
 
         The call itself may take `wait_s`, and its answer as long as any other besides.
         """
-        answer = self.call(method, path, None if fields is None else json.dumps(fields).encode(), wait_s=wait_s)
+        body = fields if fields is None or isinstance(fields, bytes) else json.dumps(fields).encode()
+        answer = self.call(method, path, body, wait_s=wait_s)
         if not isinstance(answer, dict):
             raise CallFailed(f"expected a JSON object as the answer, got something else: {NOT_LATER}", 200)
         return answer

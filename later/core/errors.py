@@ -185,6 +185,10 @@ class UnreadableBody(LaterError):
 # Errors of calls to later's API, and of the Python library
 
 
+NOT_LATER = "is this the URL of later?"
+"""The end of each error about an answer that later's API does not give."""
+
+
 class CallFailed(LaterError):
     """The failure of a call. The text is the reason, in the server's words if it gave one.
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.client import batches
+from later.client import batch_split
 from later.client.api_transport import ApiTransport
 from later.client.batches import JITTER, MAX_BODY_BYTES, BatchSender, ItemsUnavailable, RetryPolicy
 from later.client.http import ApiClient
@@ -277,7 +277,7 @@ class TestTooLarge:
         transport = ApiTransport(ApiClient("http://127.0.0.1:1", 1, lambda: 0.0))
         sender = BatchSender(transport, RetryPolicy(0, lambda pause: None), batch_size=batch_size)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(batches, "BATCH_BYTES", 100)
+            patch.setattr(batch_split, "BATCH_BYTES", 100)
             split = list(sender.split(range(len(sizes)), lambda item: b"x" * sizes[item]))
         assert [item for batch in split for item in batch] == list(range(len(sizes)))
         for batch in split:

@@ -1,0 +1,62 @@
+"""How a client reaches the API: its URL, its key, whom it trusts, and how long it tries."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import NamedTuple, Protocol
+
+from later.address_types import http_url
+from later.core.api_keys import check_key_text
+from later.core.durations import Seconds, to_seconds
+from later.core.errors import ConfigError
+
+
+class ConnectionSettings(NamedTuple):
+    """What a client needs to reach the API. The file `ca` has authorities that are trusted besides the machine's."""
+
+    url: str
+    key: str | None
+    ca: str | None
+    patience_s: float
+
+
+def check_settings(url: str, key: str | None, ca: str | None, patience: Seconds) -> ConnectionSettings:
+    """Return the arguments of a client, checked.
+
+    Raises:
+        ConfigError: the URL or the key is none. No text shows a key.
+        Refused: `patience` is no duration.
+    """
+    try:
+        return ConnectionSettings(
+            url=http_url(url),
+            key=None if key is None else check_key_text(key),
+            ca=ca,
+            patience_s=max(to_seconds("patience", patience), 0.0),
+        )
+    except ValueError as error:
+        raise ConfigError(f"expected {error}") from None
+
+
+class Forgetful(Protocol):
+    """A client that can forget its connections, so that the child of a fork does not use its parent's."""
+
+    def forget_connections(self) -> None: ...
+
+
+_clients: weakref.WeakSet[Forgetful] = weakref.WeakSet()
+
+
+def forget_after_fork(client: Forgetful) -> None:
+    """Let a client forget its connections in each process that is forked from this one."""
+    _clients.add(client)
+
+
+def _forget_all() -> None:
+    for client in [*_clients]:
+        client.forget_connections()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,35 @@
+"""The errors that the Python library raises: `LaterError` is the base of them all."""
+
+from later.core.errors import (
+    CallFailed,
+    ConfigError,
+    Conflict,
+    Exists,
+    HandlerExists,
+    LaterError,
+    LeaseLost,
+    NotAllowed,
+    NotConfigured,
+    NotFound,
+    NotKnown,
+    Refused,
+    TooLarge,
+    Unavailable,
+)
+
+__all__ = [
+    "CallFailed",
+    "ConfigError",
+    "Conflict",
+    "Exists",
+    "HandlerExists",
+    "LaterError",
+    "LeaseLost",
+    "NotAllowed",
+    "NotConfigured",
+    "NotFound",
+    "NotKnown",
+    "Refused",
+    "TooLarge",
+    "Unavailable",
+]
