@@ -28,7 +28,7 @@ def test_claim_prints_json_lines_and_says_by_its_exit_status_that_nothing_is_due
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [TASK, TASK]
     assert exit_code_of("claim", "jobs", "--json") == 1
     assert capsys.readouterr().out == ""
-    assert api.requests[1].json == {"topics": ["jobs"], "max": 1, "lease": None, "wait": 0}
+    assert api.requests[1].json == {"topics": ["jobs"], "max": 1, "wait": 0}
 
 
 @each_case(
