@@ -20,7 +20,9 @@ LIBRARIES_LEVEL = logging.WARNING
 """Events of aiohttp and asyncio below this level concern only themselves."""
 HIDDEN = "***"
 
-_SECRET = re.compile(r"content|headers?|body|payload|authorization|cookies?|.*(password|secret|token)", re.IGNORECASE)
+_SECRET = re.compile(
+    r"content|context|headers?|body|payload|authorization|cookies?|.*(password|secret|token)", re.IGNORECASE
+)
 _URL = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 _MAX_VALUE_CHARS = 10_000
 

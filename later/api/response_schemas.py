@@ -98,7 +98,7 @@ class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedTaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that a consumer has claimed, and its lease. `context` is None as long as no create takes one.
+    """A task that a consumer has claimed, and its lease. `context` is None if it has none.
 
     `callback` is that of a task that has one: it died in a pushed topic, or its topic was pushed when it was created.
     """
@@ -113,7 +113,7 @@ class ClaimedTaskView(msgspec.Struct, frozen=True, kw_only=True):
     last_error: LastErrorView | None
     failures: int
     max_retry: int
-    context: None = None
+    context: dict[str, str] | None
     lease: str
     lease_until: str
     callback: str | UnsetType = UNSET
@@ -181,6 +181,7 @@ def claimed_task_view(pulled: PulledTask) -> ClaimedTaskView:
         last_error=last_error_view(failure, task),
         failures=0 if failure is None else failure.failures,
         max_retry=task.max_retry,
+        context=task.context,
         lease=encode_lease(pulled.lease),
         lease_until=rfc3339(pulled.lease_end),
         callback=task.callback or UNSET,

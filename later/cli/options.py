@@ -214,6 +214,19 @@ def parse_headers(context: click.Context, parameter: click.Parameter, lines: Seq
     return headers or None
 
 
+def parse_context(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, str] | None:
+    """Parse repeated `name=value` options. No error shows a value, because it may be a secret."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter("expected name=value")
+        if name in values:
+            raise click.BadParameter(f"{name} is given twice")
+        values[name] = value
+    return values or None
+
+
 def examples(*lines: str, about: str = "") -> str:
     """Return the text below a command's options: `about`, how a DURATION is written, and example commands."""
     commands = "".join(f"\n  {line}" for line in lines)

@@ -90,5 +90,6 @@ def command_variables(task: ClaimedJson) -> dict[str, str]:
         "LATER_CREATED_AT": fields.get("created_at"),
         "LATER_LAST_ERROR": last_error.get("message", ""),
         "LATER_HEADERS": json.dumps(fields.get("headers") or {}),
+        "LATER_CONTEXT": json.dumps(fields.get("context") or {}),
     }
     return {name: str(value).replace("\0", "") for name, value in variables.items()}

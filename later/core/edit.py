@@ -12,7 +12,7 @@ from later.core.errors import PolicyRefusal, Refused
 from later.core.policy import DelayMode
 from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
-from later.core.validation import check_content, check_headers, check_retry
+from later.core.validation import check_content, check_context, check_headers, check_retry
 
 
 class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +30,7 @@ class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     headers: dict[str, str] | None = None
     retry: int | None = None
     ttl: float | UnsetType | None = UNSET
+    context: dict[str, str] | None = None
 
     @property
     def sets_due_time(self) -> bool:
@@ -39,7 +40,7 @@ class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def sets_others(self) -> bool:
         """True if there is a change besides that of the callback."""
-        changes = (self.delay, self.execute_time, self.content, self.headers, self.retry)
+        changes = (self.delay, self.execute_time, self.content, self.headers, self.retry, self.context)
         return self.ttl is not UNSET or any(change is not None for change in changes)
 
     def require_any(self) -> None:
@@ -74,6 +75,8 @@ def edit(task: Task, changes: TaskChanges, policies: Policies, now: int) -> Task
         edited["callback"] = resolve_callback(changes.callback, policy)
     if changes.headers is not None:
         edited["headers"] = check_headers(changes.headers)
+    if changes.context is not None:
+        edited["context"] = check_context(changes.context)
     if changes.retry is not None:
         edited["max_retry"] = check_retry(changes.retry)
     if changes.ttl is not UNSET:

@@ -28,6 +28,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ttl: float | None = None
     id: str | None = None
     remember: float | None = None
+    context: dict[str, str] | None = None
 
 
 class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -81,6 +82,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """True if later made it because another task ended. Its own end makes no task."""
     remember_ms: int | None = None
     """How long its id is remembered after its end, 0: not at all; None: for as long as the policy then says."""
+    context: dict[str, str] | None = None
+    """What its receiver gets beside the content, such as the id of the request that made it; None: nothing."""
 
     @property
     def ttl_starts_at(self) -> int:
@@ -113,6 +116,7 @@ class _LongTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
     death: Death | None = None
     is_follow_up: bool = False
     remember_ms: int | None = None
+    context: dict[str, str] | None = None
 
 
 _LONG_DEFAULTS = _LongTaskBody.__struct_defaults__
@@ -135,12 +139,13 @@ def encode_task(task: Task) -> bytes:
         task.headers or None,
         None if task.expires_at is None else task.expires_at - task.created_at,
     )
-    is_short = task.renewed_at is None and task.remember_ms is None
+    is_short = task.renewed_at is None and task.remember_ms is None and task.context is None
     if is_short and not (task.is_namespaced_uuid or task.client or task.is_json or task.death or task.is_follow_up):
         return _encoder.encode(body)
     renewed_ms = None if task.renewed_at is None else task.renewed_at - task.created_at
     fields: list[object] = [
         renewed_ms, task.is_namespaced_uuid, task.client, task.is_json, task.death, task.is_follow_up, task.remember_ms,
+        task.context,
     ]  # fmt: skip
     while fields[-1] == _LONG_DEFAULTS[len(fields) - 1]:
         fields.pop()
@@ -177,6 +182,7 @@ def decode_task(task_id: str, body: bytes) -> Task:
         death=stored.death,
         is_follow_up=stored.is_follow_up,
         remember_ms=stored.remember_ms,
+        context=stored.context,
     )
 
 

@@ -22,6 +22,7 @@ MAX_CALLBACK_CHARS = 2048
 MAX_RETRY = 1000
 MAX_HEADERS = 20
 MAX_HEADER_BYTES = 4096
+MAX_CONTEXT_BYTES = 4096
 DEFAULT_NAMESPACE = "default"
 RESERVED_NAMESPACE = "later"
 """The namespace of tasks that the daemon itself makes: callers may set its policies, but create nothing in it."""
@@ -34,6 +35,7 @@ EXPECTED = {
     "retry": f"an integer from 0 to {MAX_RETRY}",
     "content": "a string",
     "headers": f"an object of up to {MAX_HEADERS} strings",
+    "context": f"an object of strings, of at most {MAX_CONTEXT_BYTES} bytes as JSON",
     "ttl": "a number of seconds > 0",
     "id": "1 to 128 characters of A-Za-z0-9._~:-",
     "remember": "a number of seconds ≥ 0",
@@ -229,6 +231,22 @@ def check_headers(headers: dict[str, str] | None) -> dict[str, str]:
     if len({name.lower() for name in headers}) < len(headers):
         raise Refused("headers: expected each name once, whatever its case, got one twice", "headers")
     return headers
+
+
+def check_context(context: dict[str, str]) -> dict[str, str] | None:
+    """Check a task's context, and return it; an empty one is none. Its values may be secrets: no refusal shows one.
+
+    Raises:
+        Refused: it is not Unicode, or too large.
+    """
+    if not context:
+        return None
+    for name, value in context.items():
+        utf8_size("context", name + value)
+    size = len(msgspec.json.encode(context))
+    if size > MAX_CONTEXT_BYTES:
+        raise Refused(f"context: expected {EXPECTED['context']}, got {size}", "context")
+    return context
 
 
 def check_retry(retry: int) -> int:

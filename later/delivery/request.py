@@ -23,6 +23,12 @@ class CallbackBody(msgspec.Struct, frozen=True):
     content: str
 
 
+class _BodyWithContext(CallbackBody, frozen=True):
+    """The JSON body of a call of a task with a context."""
+
+    context: dict[str, str]
+
+
 _encode = msgspec.json.Encoder().encode
 
 _LINE_END = "\r\n"
@@ -54,7 +60,9 @@ def encode_body(task: Task) -> bytes:
     Raises:
         ValueError: an older version admitted content that is no text.
     """
-    return _encode(CallbackBody(task.id, task.topic, task.content))
+    if task.context is None:
+        return _encode(CallbackBody(task.id, task.topic, task.content))
+    return _encode(_BodyWithContext(task.id, task.topic, task.content, task.context))
 
 
 class RequestBuilder:

@@ -52,6 +52,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     last_error: LastErrorView | None
     headers: list[str] | UnsetType = UNSET
+    context: list[str] | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET
     dead_letter: DeadLetterView | UnsetType = UNSET
 
@@ -75,6 +76,7 @@ def task_view(record: TaskRecord) -> TaskView:
         attempts=record.attempts,
         last_error=last_error_view(record.failure, task),
         headers=UNSET if task is None or not task.headers else list(task.headers),
+        context=UNSET if task is None or not task.context else list(task.context),
         expires_at=UNSET if task is None or task.expires_at is None else rfc3339(task.expires_at),
         dead_letter=UNSET if task is None else dead_letter_view(task),
     )

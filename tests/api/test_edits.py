@@ -157,7 +157,7 @@ class TestUpdate:
 
     @each_case("body", [{"id": "a"}, {"id": "a", "delay": None, "content": None}])
     async def test_an_update_without_changes_is_refused(self, api: ApiFixture, body: object) -> None:
-        fields = "delay, execute_time, content, callback, headers, retry, ttl"
+        fields = "delay, execute_time, content, callback, headers, retry, ttl, context"
         detail = f"expected something to change: {fields}; got none of these"
         assert await api.post("/update", body) == bad_request(detail)
 

@@ -19,6 +19,7 @@ def test_create_sends_the_fields_and_prints_the_id(api: ApiStub, capsys: Capture
     assert exit_code_of(
         "create", "--topic", "order", "--callback", "http://a/", "--delay", "1.5m", "--retry", "2", "--content", "ü",
         "--header", "X-A: b: c", "--header", "X-B:", "--ttl", "7d", "--id", "n1",
+        "--context", "tenant=a=b", "--context", "none=",
     ) == 0  # fmt: skip
     assert capsys.readouterr().out == "n1\n"
     (request,) = api.requests
@@ -26,7 +27,7 @@ def test_create_sends_the_fields_and_prints_the_id(api: ApiStub, capsys: Capture
     assert request.headers["User-Agent"] == "later/0.1.0"
     assert request.json == {
         "topic": "order", "callback": "http://a/", "delay": 90, "retry": 2, "content": "ü",
-        "headers": {"X-A": "b: c", "X-B": ""}, "ttl": 604_800, "id": "n1",
+        "headers": {"X-A": "b: c", "X-B": ""}, "ttl": 604_800, "id": "n1", "context": {"tenant": "a=b", "none": ""},
     }  # fmt: skip
 
 
@@ -85,6 +86,9 @@ def test_a_due_time_is_rfc_3339_or_unix_seconds(api: ApiStub, option: str, text:
         (["--from", "x", "--topic", "o"], "--from reads all fields of the tasks from the file"),
         (["--delay", "soon"], "'--delay': soon: expected a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
         (["--ttl", "11000d"], "'--ttl': 11000d: expected a duration of at most ten years"),
+        (["--context", "hunter2"], "expected name=value"),
+        (["--context", "=hunter2"], "expected name=value"),
+        (["--context", "a=hunter2", "--context", "a=hunter2"], "a is given twice"),
         (["--header", "hunter2"], "expected 'Name: value'"),
         (["--header", "A: hunter2", "--header", "a: hunter2"], "a is given twice"),
     ],

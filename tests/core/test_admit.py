@@ -84,6 +84,7 @@ class TestAdmittedTask:
             retry=1,
             content="hello",
             headers={"Authorization": "Bearer t"},
+            context={"tenant": "t", "": "\n"},
             ttl=60,
             id="order-17",
         )
@@ -94,6 +95,7 @@ class TestAdmittedTask:
             callback="http://127.0.0.1:8888/success",
             content="hello",
             headers={"Authorization": "Bearer t"},
+            context={"tenant": "t", "": "\n"},
             max_retry=1,
             created_at=NOW,
             execute_at=NOW + 10_000,
@@ -542,6 +544,30 @@ class TestHeaders:
     )
     def test_a_value_is_never_shown_in_a_refusal(self, headers: dict[str, str]) -> None:
         assert "s3cret" not in refuse_draft(headers=headers).detail
+
+    @each_case("context", [{"a": "x" * 4088}, {"ü" * 2044: ""}, {"a": "\n" * 2044}, {"a": '"' * 2044}, {"a": ""}])
+    def test_a_context_of_4096_bytes_as_json_is_kept(self, context: dict[str, str]) -> None:
+        assert admit_draft(context=context).context == context
+
+    @each_case(
+        ("context", "got"),
+        [
+            ({"a": "s3cret" * 1000}, 6008),
+            ({"a": "x" * 4089}, 4097),
+            ({"ü" * 2045: ""}, 4097),
+            ({"a": "\0" * 700}, 4208),
+        ],
+    )
+    def test_a_larger_context_is_refused_without_its_values(self, context: dict[str, str], got: int) -> None:
+        detail = f"context: expected an object of strings, of at most 4096 bytes as JSON, got {got}"
+        assert refuse_draft(context=context).detail == detail
+
+    @each_case("context", [{"\ud83d": "a"}, {"a": "\ud83d"}])
+    def test_a_lone_surrogate_in_a_context_is_refused(self, context: dict[str, str]) -> None:
+        assert refuse_draft(context=context).detail == "context: expected Unicode text, got a lone surrogate in it"
+
+    def test_an_empty_context_is_none(self) -> None:
+        assert admit_draft(context={}).context is None
 
     def test_an_empty_object_is_no_headers(self) -> None:
         assert admit_draft(headers={}).headers == {}

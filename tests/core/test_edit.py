@@ -17,7 +17,7 @@ from tests.builders import NOW, a_task
 from tests.cases import each_case
 
 LATER = NOW + 60_000
-TASK = a_task(delay=15, ttl=600, headers={"X-A": "a"})
+TASK = a_task(delay=15, ttl=600, headers={"X-A": "a"}, context={"tenant": "a"})
 
 
 def edit_task(policy: Policy | None = None, task: Task = TASK, **changes: Any) -> Task:
@@ -44,6 +44,8 @@ def refuse_edit(policy: Policy | None = None, **changes: Any) -> tuple[str, str 
         ({"callback": "https://b.example/x"}, {"callback": "https://b.example/x"}),
         ({"headers": {"X-B": "b"}}, {"headers": {"X-B": "b"}}),
         ({"headers": {}}, {"headers": {}}),
+        ({"context": {"tenant": "b"}}, {"context": {"tenant": "b"}}),
+        ({"context": {}}, {"context": None}),
         ({"retry": 0}, {"max_retry": 0}),
         ({"delay": 0}, {"execute_at": LATER}),
         ({"delay": 1.5}, {"execute_at": LATER + 1500}),
@@ -122,7 +124,7 @@ def test_an_edit_without_fields_is_refused(changes: dict[str, Any]) -> None:
         TaskChanges(**changes).require_any()
 
 
-@each_case("changes", [{"ttl": None}, {"delay": 0}, {"headers": {}}, {"content": ""}, {"retry": 0}])
+@each_case("changes", [{"ttl": None}, {"delay": 0}, {"headers": {}}, {"context": {}}, {"content": ""}, {"retry": 0}])
 def test_any_field_is_a_change(changes: dict[str, Any]) -> None:
     TaskChanges(**changes).require_any()
 

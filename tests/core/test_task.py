@@ -58,6 +58,7 @@ def tasks(draw: st.DrawFn) -> Task:
         death=draw(st.none() | DEATHS),
         is_follow_up=draw(st.booleans()),
         remember_ms=draw(st.none() | TIMES),
+        context=draw(st.none() | st.dictionaries(st.text(), st.text(), min_size=1, max_size=3)),
     )
 
 
@@ -104,6 +105,7 @@ class TestBody:
             ({"death": Death("order", "gone", 410, "answered 410", NOW, 1, None)}, 15),
             ({"is_follow_up": True}, 16),
             ({"remember_ms": 0}, 17),
+            ({"context": {"request": "r-1"}}, 18),
         ],
     )
     def test_a_body_ends_with_the_last_element_that_says_something(

@@ -11,7 +11,7 @@ from later.core.callback_url import check_callback
 from later.core.errors import Refused
 from later.core.host_address import parse_host_address
 from later.delivery.aiohttp_client import build_url
-from later.delivery.request import RequestBuilder
+from later.delivery.request import RequestBuilder, encode_body
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 from tests.receivers import parse_headers
@@ -42,6 +42,15 @@ CALLBACKS = st.builds(
 def test_the_timeout_is_written_in_seconds(timeout_ms: int, seconds: str) -> None:
     request = RequestBuilder("later/0.1").build(a_task(), 1, 0, NOW, timeout_ms, b"{}", "")
     assert parse_headers(request.head.decode())["later-timeout"] == seconds
+
+
+@each_case(
+    ("context", "end"),
+    [(None, ""), ({"tenant": "ü", "request": "r-1"}, ',"context":{"tenant":"ü","request":"r-1"}')],
+)
+def test_the_body_has_a_context_only_if_the_task_has_one(context: dict[str, str] | None, end: str) -> None:
+    body = encode_body(a_task(id="a", topic="order", content="hello", context=context))
+    assert body.decode() == f'{{"id":"a","topic":"order","content":"hello"{end}}}'
 
 
 @settings(max_examples=5 * settings().max_examples)

@@ -30,7 +30,9 @@ from tests.store_fixture import open_store
 Capture = pytest.CaptureFixture[str]
 
 WAITING = [a_task(id=f"w{n}", topic=f"topic-{n % 3}", delay=60 + n) for n in range(2500)]
-FULL = a_task(id="full", topic="topic-0", delay=60, ttl=90, headers={"X-A": "b"}, content="é\n", max_retry=1)
+FULL = a_task(
+    id="full", topic="topic-0", delay=60, ttl=90, headers={"X-A": "b"}, content="é\n", max_retry=1, context={"a": "b"}
+)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ COUNT = 10
 OPTIONS = (
     "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, now, nullTime, prefix, keyFile, ca"
 )
-FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, headers"
+FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, headers, context"
 
 
 def refusal(writer: DataFrameWriter) -> str:
@@ -117,9 +117,11 @@ def test_rows_without_a_key_need_allow_duplicates(spark: SparkSession, server: L
 # Tasks
 
 TYPES = {
-    "k": "timestamp'2030-01-01 00:00:00.25Z' execute_time, 7Y retry, map('X-A', 'a', 'X-B', '') headers, '{}' content",
+    "k": "timestamp'2030-01-01 00:00:00.25Z' execute_time, 7Y retry, map('X-A', 'a', 'X-B', '') headers, "
+    "map('tenant', 'a') context, '{}' content",
     "kk": "100.125BD delay, 3BD retry, 7200.5BD ttl",
-    '["k",2]': "interval '25:30:00.5' hour to second delay, interval 30 hour ttl, struct('a' `X-A`) headers",
+    '["k",2]': "interval '25:30:00.5' hour to second delay, interval 30 hour ttl, "
+    "struct('a' `X-A`) headers, '{}' context",
     "12.50": "'2030-01-01T01:00:00.25+01:00' execute_time, '4' retry, '{\"X-A\": \"a\"}' headers",
     "2026-11-21": "'1e2' delay, cast(null as int) retry, null headers",
 }
@@ -136,7 +138,7 @@ def test_columns_of_many_types_keep_their_values(transport: str, spark: SparkSes
 
     mapped, decimal, interval, text, nothing = (query(server.url, task_ids(job, [key])[0]) for key in TYPES)
     assert (mapped["due_at"], mapped["max_retry"], mapped["content"]) == ("2030-01-01T00:00:00.250Z", 7, "{}")
-    assert mapped["headers"] == ["X-A", "X-B"]
+    assert (mapped["headers"], mapped["context"]) == (["X-A", "X-B"], ["tenant"])
     assert decimal["max_retry"] == 3
     assert seconds(decimal, "due_at", "expires_at") == 7200.5 - 100.125
     assert interval["headers"] == ["X-A"]

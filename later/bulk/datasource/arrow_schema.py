@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
         "last_error": pa.struct({"reason": pa.string(), "status": pa.int32(), "message": pa.string(), "at": _TIME}),
         "headers": pa.list_(pa.field("element", pa.string())),
         "expires_at": _TIME,
+        "context": pa.list_(pa.field("element", pa.string())),
     }
 )
 """The fields of an answer to `/query`. A field that the answer omits is null, and so is one that cannot be read. The
@@ -77,5 +78,6 @@ def batch_from_records(records: Sequence[TaskRecord], schema: pa.Schema = SCHEMA
         "expires_at": lambda: [
             None if task is None or task.expires_at is None else task.expires_at * 1000 for task in tasks
         ],
+        "context": lambda: [list(task.context) if task and task.context else None for task in tasks],
     }
     return pa.RecordBatch.from_arrays([pa.array(columns[f.name](), f.type) for f in schema], schema=schema)

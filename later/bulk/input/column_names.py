@@ -19,7 +19,9 @@ from later.core.field_names import suggest_field
 
 STRING_FIELDS = ("topic", "callback", "content")
 NUMBER_FIELDS = ("delay", "execute_time", "retry", "ttl")
-FIELDS = (*STRING_FIELDS, *NUMBER_FIELDS, "headers")
+OBJECT_FIELDS = ("headers", "context")
+"""Fields whose values are objects of strings, which may be secrets."""
+FIELDS = (*STRING_FIELDS, *NUMBER_FIELDS, *OBJECT_FIELDS)
 TIME_FIELDS = ("delay", "execute_time")
 CORRUPT_COLUMN = "_corrupt"
 """The column with the text of a row that Spark's reader could not parse."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from later.bulk.input.arrow_text import decode_mappings, decode_strings, is_string_type, python_values
 from later.bulk.input.column_names import (
     CORRUPT_COLUMN,
+    OBJECT_FIELDS,
     STRING_FIELDS,
     TIME_FIELDS,
     TIME_REQUIRED,
@@ -36,11 +37,11 @@ from later.bulk.input.payload import Parsed, Payloads
 from later.bulk.input.rejects import (
     EMPTY_KEY,
     MISSING_KEY,
-    REDACTED_HEADERS,
     Reject,
     RejectCode,
     build_reject,
-    has_redacted_headers,
+    is_redacted,
+    redacted_values,
     row_with_key,
 )
 from later.bulk.input.row_keys import KEY, Keys, key_decoder
@@ -71,6 +72,7 @@ class TaskPayload(msgspec.Struct, omit_defaults=True):
     retry: Any = None
     ttl: Any = None
     headers: Any = None
+    context: Any = None
 
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -182,14 +184,19 @@ class ColumnReader:
         if self._csv is not None:
             for position, (field, reason) in find_misread_rows(self._csv, batch).items():
                 faults[position] = Refused(reason, field), RejectCode.MALFORMED
-        headers = () if "headers" in self._constants else columns.get("headers", ())
-        for position, value in enumerate(headers):
-            if has_redacted_headers(value):
-                faults[position] = Refused(REDACTED_HEADERS, "headers"), RejectCode.REDACTED
+        for position, field in self._find_redacted(columns):
+            faults[position] = redacted_values(field), RejectCode.REDACTED
         for position, key in enumerate(() if keys is None or self._allow_duplicates else keys):
             if not key:
                 faults[position] = Refused(MISSING_KEY if key is None else EMPTY_KEY, KEY), RejectCode.MISSING
         return faults
+
+    def _find_redacted(self, columns: dict[str, Values]) -> Iterator[tuple[int, str]]:
+        """Yield the rows with headers or a context without their values, by position, each with its field."""
+        for field in OBJECT_FIELDS:
+            for position, value in enumerate(() if field in self._constants else columns.get(field, ())):
+                if is_redacted(value):
+                    yield position, field
 
 
 def delay_by(columns: dict[str, Values], offsets: Sequence[float], now: float) -> None:
@@ -239,8 +246,8 @@ def column_decoder(field: str, kind: pa.DataType) -> ColumnDecoder:
     """
     if pa.types.is_null(kind):
         return python_values
-    if field == "headers":
-        return _headers_decoder(kind)
+    if field in OBJECT_FIELDS:
+        return _objects_decoder(field, kind)
     if field in STRING_FIELDS:
         if is_string_type(kind):
             return decode_strings
@@ -267,20 +274,20 @@ def _number_decoder(field: str, kind: pa.DataType) -> ColumnDecoder:
     raise _wrong_type(field, "numbers", kind)
 
 
-def _headers_decoder(kind: pa.DataType) -> ColumnDecoder:
+def _objects_decoder(field: str, kind: pa.DataType) -> ColumnDecoder:
     if is_string_type(kind):
-        return lambda column: [parse_headers(text) for text in decode_strings(column)]
+        return lambda column: [parse_object_text(text) for text in decode_strings(column)]
     if pa.types.is_map(kind) and is_string_type(kind.key_type) and is_string_type(kind.item_type):
         return lambda column: [dict(row) if isinstance(row, list) else row for row in decode_mappings(column)]
     if pa.types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        has_unique_names = len({field.name for field in fields}) == len(fields)
-        if has_unique_names and all(is_string_type(field.type) or pa.types.is_null(field.type) for field in fields):
+        members = [kind.field(i) for i in range(kind.num_fields)]
+        has_unique_names = len({member.name for member in members}) == len(members)
+        if has_unique_names and all(is_string_type(member.type) or pa.types.is_null(member.type) for member in members):
             return lambda column: [
                 {name: value for name, value in row.items() if value is not None} if isinstance(row, dict) else row
                 for row in decode_mappings(column)
             ]
-    raise _wrong_type("headers", "maps or structs of strings, or JSON objects", kind)
+    raise _wrong_type(field, "maps or structs of strings, or JSON objects", kind)
 
 
 def _wrong_type(field: str, expected: str, kind: pa.DataType) -> Refused:
@@ -330,7 +337,7 @@ def parse_time(text: Any) -> Any:
         return number
 
 
-def parse_headers(text: Any) -> Any:
+def parse_object_text(text: Any) -> Any:
     """Return a JSON object in one line, because batches are sent as lines; another text unchanged; None if blank."""
     if not isinstance(text, str):
         return text

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from later.bulk.input.column_names import (
     FIELDS,
+    OBJECT_FIELDS,
     TIME_FIELDS,
     TIME_REQUIRED,
     TimeRules,
@@ -29,11 +30,11 @@ from later.bulk.input.payload import Parsed, Payloads
 from later.bulk.input.rejects import (
     EMPTY_KEY,
     MISSING_KEY,
-    REDACTED_HEADERS,
     Reject,
     RejectCode,
     build_reject,
-    has_redacted_headers,
+    is_redacted,
+    redacted_values,
     row_with_key,
 )
 from later.bulk.input.row_keys import KEY, is_empty
@@ -50,7 +51,10 @@ MAX_SHOWN_BYTES = 1000
 """Bytes of a malformed document that are shown: it may have gigabytes."""
 ID_NOT_ALLOWED = "id: expected no such field, because ids are made of the rows' keys: map it with --column key=id"
 
-_REJECT_CODES = {ID_NOT_ALLOWED: RejectCode.UNKNOWN_FIELD, REDACTED_HEADERS: RejectCode.REDACTED}
+_REJECT_CODES = {
+    ID_NOT_ALLOWED: RejectCode.UNKNOWN_FIELD,
+    **{redacted_values(field).detail: RejectCode.REDACTED for field in OBJECT_FIELDS},
+}
 """The codes of refusals that their texts do not tell."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -150,8 +154,7 @@ class JsonLinesReader:
             if self._needs_time and not unknown and task_fields.keys().isdisjoint(TIME_FIELDS):
                 others = [name for name in fields if name not in self._known]
                 raise missing_time("delay" if "delay" in fields else "execute_time", others)
-            if "headers" not in self._constants and has_redacted_headers(task_fields.get("headers")):
-                raise Refused(REDACTED_HEADERS, "headers")
+            self._check_redacted(task_fields)
         except Refused as error:
             shown_key = {KEY: raw_key} if key is None and raw_key is not None else {}
             shown = row_with_key(_encode({**shown_key, **task_fields, **unknown}), key)
@@ -173,6 +176,12 @@ class JsonLinesReader:
                     return Refused(f"{own_name}: expected one field of that name, got another: {name!r}", own_name)
                 fields[own_name] = fields.pop(name)
         return None
+
+    def _check_redacted(self, task_fields: Fields) -> None:
+        """Raise Refused if headers or a context lack their values, unless all rows are given others."""
+        for field in OBJECT_FIELDS:
+            if field not in self._constants and is_redacted(task_fields.get(field)):
+                raise redacted_values(field)
 
     def _check_fields(self, fields: Fields, unknown: Fields) -> None:
         """Raise Refused if the object has an id, or lacks a field that a time is mapped to.

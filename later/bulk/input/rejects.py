@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from later.bulk.input.column_names import canonical_name
+from later.bulk.input.column_names import OBJECT_FIELDS, canonical_name
 from later.bulk.input.row_keys import KEY
 from later.bulk.input.row_origins import UNKNOWN_ORIGIN, RowOrigin
 from later.core.errors import Refused, TooLarge
@@ -20,15 +20,11 @@ EMPTY_KEY = 'key: expected a value, got ""'
 """Without this check all rows with an empty key would be one task."""
 REDACTED = "***"
 """The text that replaces a value which may be a secret."""
-REDACTED_HEADERS = (
-    f"headers: expected their values, got {REDACTED} as in a table of rejects: --set headers=… gives them to all rows"
-)
-"""Otherwise a receiver would be called with *** for its password."""
 
 _USERINFO = re.compile(r"\A(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*)[^/?#]*@")
 """The user and password of a URL, also of one that is none: without its scheme or with other slashes."""
 _UNQUOTED_VALUE = re.compile(r'[^"]*?(?=: | \()')
-_SECRET_FIELDS = ("headers", "callback")
+_SECRET_FIELDS = (*OBJECT_FIELDS, "callback")
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -48,7 +44,7 @@ class RejectCode(StrEnum):
     MALFORMED = "malformed"
     """The row itself cannot be read: it is no JSON object, has other columns than the header, or was misread."""
     REDACTED = "redacted"
-    """The row has headers as a table of rejects shows them: without their values."""
+    """The row has headers or a context as a table of rejects shows them: without their values."""
     REFUSED = "refused"
     """Any other reason of the daemon's."""
 
@@ -130,22 +126,31 @@ def row_with_key(row: bytes, key: bytes | None) -> bytes:
     return field if len(row) == len("{}") else field[:-1] + b"," + row[1:]
 
 
-def has_redacted_headers(headers: Any) -> bool:
-    """Return True if headers are those that a table of rejects shows: they must not be sent."""
-    if isinstance(headers, msgspec.Raw):
-        if REDACTED.encode() not in bytes(headers):
+def is_redacted(values: Any) -> bool:
+    """Return True if headers or a context are those that a table of rejects shows: they must not be sent.
+
+    Otherwise a receiver would be called with *** for its password.
+    """
+    if isinstance(values, msgspec.Raw):
+        if REDACTED.encode() not in bytes(values):
             return False
         try:
-            headers = msgspec.json.decode(headers)
+            values = msgspec.json.decode(values)
         except ValueError:
             return False
-    return headers == REDACTED or (isinstance(headers, dict) and REDACTED in headers.values())
+    return values == REDACTED or (isinstance(values, dict) and REDACTED in values.values())
+
+
+def redacted_values(field: str) -> Refused:
+    """Return the refusal of a field whose values are redacted."""
+    got = f"{REDACTED} as in a table of rejects"
+    return Refused(f"{field}: expected their values, got {got}: --set {field}=… gives them to all rows", field)
 
 
 def redact_row(row: bytes) -> str:
-    """Return a row without secrets: without the values of headers, and without user and password in the callback.
+    """Return a row without secrets: the values of headers and of the context, user and password in the callback.
 
-    Names match as those of columns do. A row that is not a JSON object is returned as it is: headers cannot be found
+    Names match as those of columns do. A row that is not a JSON object is returned as it is: fields cannot be found
     in it.
     """
     lower = row.lower()

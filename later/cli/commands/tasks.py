@@ -19,6 +19,7 @@ from later.cli.options import (
     examples,
     json_lines_option,
     json_option,
+    parse_context,
     parse_headers,
     retries_option,
 )
@@ -57,6 +58,10 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 @click.option(
     "--header", "headers", callback=parse_headers, metavar="'NAME: VALUE'", multiple=True,
     help="Header to send with the POST; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--context", callback=parse_context, metavar="NAME=VALUE", multiple=True,
+    help="Text that the receiver gets under this name, beside the content; repeatable.",
 )  # fmt: skip
 @click.option("--ttl", type=DURATION, help="Age at which the task expires undelivered.  [default: the topic's]")
 @click.option(
@@ -180,6 +185,10 @@ def explain(*, client: ApiClient, id: str | None, topic: str | None, as_json: bo
 @click.option(
     "--header", "headers", callback=parse_headers, metavar="'NAME: VALUE'", multiple=True,
     help="Header to send with the POST; repeatable. The headers given replace all headers of the task.",
+)  # fmt: skip
+@click.option(
+    "--context", callback=parse_context, metavar="NAME=VALUE", multiple=True,
+    help="Text that the receiver gets under this name; repeatable. Those given replace the task's whole context.",
 )  # fmt: skip
 @click.option("--retry", type=int, metavar="NUMBER", help="Retries after the first attempt.")
 @click.option(

@@ -16,8 +16,9 @@ from later.signals import TERMINATION_SIGNALS, handled_signals, signal_handlers
         "later work jobs -- ./do-a-job",
         "later work images -n 4 -- sh -c 'convert - out/$LATER_ID.png'",
         about="The command gets the task's content on standard input, and these variables: LATER_ID, LATER_TOPIC, "
-        "LATER_ATTEMPT, LATER_FAILURES, LATER_MAX_RETRY, LATER_DUE_AT, LATER_CREATED_AT, LATER_LAST_ERROR, and "
-        "LATER_HEADERS (a JSON object). Exit status 0: the task is done. 75: it is given back, without an attempt. "
+        "LATER_ATTEMPT, LATER_FAILURES, LATER_MAX_RETRY, LATER_DUE_AT, LATER_CREATED_AT, LATER_LAST_ERROR, "
+        "LATER_HEADERS and LATER_CONTEXT (JSON objects). Exit status 0: the task is done. 75: it is given back, and "
+        "no attempt counts. "
         "Anything else: the attempt failed, and the last line on standard error is kept with the task.",
     ),
 )

@@ -49,7 +49,7 @@ def query_row(record: TaskRecord) -> dict[str, Any]:
     [
         task_record(),
         task_record(
-            a_task(delay=15.001, ttl=60, headers={"X-A": "b", "X-B": "c"}, own_id=True, id="job:1", max_retry=0)
+            a_task(delay=15.001, ttl=60, headers={"X-A": "b", "X-B": "c"}, own_id=True, id="job:1", context={"a": ""})
         ),
         task_record(a_task(created_at=NOW + 999, content="é\x00 \U0001f600"), attempts=2, failure=FAILURE),
         task_record(state=Bucket.UNACK, attempts=1),
@@ -65,7 +65,7 @@ def test_a_row_has_the_values_of_a_query(record: TaskRecord) -> None:
 
 
 def test_a_row_has_every_field_of_a_query() -> None:
-    full = task_record(a_task(ttl=60, headers={"X-A": "b"}), state=Bucket.DEAD, failure=FAILURE)
+    full = task_record(a_task(ttl=60, headers={"X-A": "b"}, context={"a": "b"}), state=Bucket.DEAD, failure=FAILURE)
     fields = msgspec.to_builtins(task_view(full)).keys() | msgspec.to_builtins(task_view(task_record())).keys()
     assert fields == set(SCHEMA.names)
 

@@ -99,11 +99,14 @@ def build_array(kind: pa.DataType, values: Sequence[int | None]) -> pa.Array:
 class TestColumns:
     def test_a_row_becomes_its_task(self) -> None:
         (task,) = accepted_tasks(
-            read(key=["17"], topic=["t"], content=["c"], delay=[1.5], retry=[7], ttl=[60], headers=[{"A": "b"}])
-        )
+            read(
+                key=["17"], topic=["t"], content=["c"], delay=[1.5], retry=[7], ttl=[60],
+                headers=[{"A": "b"}], context=['{"tenant": "b"}'],
+            )
+        )  # fmt: skip
         assert task == Task(
             id=task_ids(JOB, [b"17"])[0], own_id=True, topic="t", callback=CALLBACK, content="c", headers={"A": "b"},
-            max_retry=7, created_at=NOW, execute_at=NOW + 1500, expires_at=NOW + 60_000,
+            max_retry=7, created_at=NOW, execute_at=NOW + 1500, expires_at=NOW + 60_000, context={"tenant": "b"},
         )  # fmt: skip
 
     def test_null_is_absent(self) -> None:
@@ -137,6 +140,7 @@ class TestColumns:
             ("execute_time", pa.date32(), "Unix seconds, timestamps (with a time zone: cast) or RFC 3339 text"),
             ("execute_time", pa.duration("us"), "Unix seconds, timestamps (with a time zone: cast) or RFC 3339 text"),
             ("headers", pa.list_(pa.string()), HEADERS),
+            ("context", pa.map_(pa.string(), pa.int64()), HEADERS),
             ("headers", pa.map_(pa.string(), pa.int64()), HEADERS),
             ("headers", pa.struct([("a", pa.int64())]), HEADERS),
             ("headers", pa.struct([("a", pa.string()), ("a", pa.string())]), HEADERS),

@@ -133,6 +133,9 @@ class TestRejects:
             ({"retry": 3.5}, "retry: expected an integer from 0 to 1000, got 3.5"),
             ({"content": "\ud800"}, "content: expected Unicode text, got a lone surrogate in it"),
             ({"headers": []}, "headers: expected an object of up to 20 strings, got an array"),
+            ({"context": {"a": "***"}},
+             "context: expected their values, got *** as in a table of rejects: "
+             "--set context=… gives them to all rows"),
             ({"headers": {"Later_Due": "x"}},
              'headers: expected a header of your own, got "Later_Due", which later sets'),
             ({"dealy": 5}, "dealy: unknown field; did you mean delay?"),

@@ -6,12 +6,12 @@ import json
 
 from later.bulk.input.column_names import MISSING_TIME
 from later.bulk.input.rejects import (
-    REDACTED_HEADERS,
     RejectCode,
     build_reject,
     decode_readable,
-    has_redacted_headers,
+    is_redacted,
     redact_row,
+    redacted_values,
     row_with_key,
 )
 from later.bulk.input.row_origins import RowOrigin
@@ -113,6 +113,7 @@ def test_a_reject_says_where_its_row_came_from() -> None:
         (b'{"delay":1.00000000000000000001,"headers":{"A":"secret","B":"secret"}}',
          '{"delay":1.00000000000000000001,"headers":{"A":"***","B":"***"}}'),
         (b'{"headers":"secret"}', '{"headers":"***"}'),
+        (b'{"Context":{"a":"secret"}}', '{"Context":{"a":"***"}}'),
         (b'{"headers":["secret"]}', '{"headers":"***"}'),
         (b'{"headers":null}', '{"headers":null}'),
         (b'{"delay":NaN,"headers":{"A":"secret"}}', '{"delay":NaN,"headers":{"A":"***"}}'),
@@ -160,7 +161,7 @@ def test_a_row_has_its_key_as_text() -> None:
 @each_case("headers", [{"A": "***", "B": "b"}, "***"])
 def test_redacted_headers_are_recognized(headers: object) -> None:
     shown = json.loads(redact_row(json.dumps({"headers": headers}).encode()))["headers"]
-    assert has_redacted_headers(shown)
-    assert not has_redacted_headers({"A": "* * *"})
-    assert not has_redacted_headers(None)
-    assert "--set headers=" in REDACTED_HEADERS
+    assert is_redacted(shown)
+    assert not is_redacted({"A": "* * *"})
+    assert not is_redacted(None)
+    assert "--set headers=" in redacted_values("headers").detail
