@@ -18,6 +18,7 @@ LAYERS = {
     "processes": 4.5,
     "daemon": 4,
     "config": 3.75,
+    "receiver": 3.5,
     "option_table": 3.5, "log": 3.5, "embedded": 3.5,
     "api": 3, "worker": 3, "bulk": 3, "handlers": 3,
     "store": 2, "delivery": 2, "client": 2,

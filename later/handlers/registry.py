@@ -146,6 +146,11 @@ class Handlers:
         """Return the handler of a topic, if it has one, with its middlewares."""
         return self._entries.get(topic)
 
+    @property
+    def topics(self) -> list[str]:
+        """The topics that have a handler, aliases too, in the order of their registration."""
+        return list(self._entries)
+
     def __iter__(self) -> Iterator[Handler[Any]]:
         """Return each handler once, in the order of their registration."""
         return iter(dict.fromkeys(entry.handler for entry in self._entries.values()))
