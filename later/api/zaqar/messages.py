@@ -38,10 +38,11 @@ from later.api.zaqar.message_pages import MAX_PAGE_SIZE, MessagePages, parse_pag
 from later.api.zaqar.protocol import ZaqarCall, document_response, no_content
 from later.api.zaqar.query_parameters import integer_parameter, list_parameter, text_parameter
 from later.core.api_keys import Scope
-from later.core.errors import Conflict, InFlight, LaterError, NotFound, PushedTopic, Refused, TooLarge
+from later.core.caller import Caller
+from later.core.errors import Conflict, InFlight, LaterError, NotAllowed, NotFound, PushedTopic, Refused, TooLarge
 from later.core.lease import Lease
 from later.core.policy import PULL
-from later.core.policy_scopes import NO_SETTINGS, Policies, topic_scope
+from later.core.policy_scopes import NO_SETTINGS, Policies, namespace_from_topic, topic_scope
 from later.core.queue_metadata import MAX_POST_BYTES, POST_BYTES
 from later.core.task import Task
 from later.core.task_names import is_namespaced
@@ -56,6 +57,8 @@ from later.store.types import CreateResult, TaskRecord
 MAX_LOCATED = 100
 """Ids of new messages in the header Location, for which clients and proxies have little room; the body has all."""
 MAX_POPPED = 20
+MAX_MADE_BY_POSTS = 10_000
+"""Queues that posts of callers make who may not change policies. Every process keeps the policies of all queues."""
 UNABLE_TO_DELETE = "Unable to delete"
 
 _ID = re.compile(ID_PATTERN)
@@ -137,7 +140,8 @@ class MessageHandlers:
         """Make the queue of a post of `size` bytes if it is not there yet; return the policies from then on.
 
         Raises:
-            NotAllowed: that would change a topic which has settings of its own, and is pushed.
+            NotAllowed: that would change a topic which has settings of its own, and is pushed; or there are so many
+                queues that only those who may change policies make more.
         """
         queue = await self._store.queues.get(call.topic)
         check_post_size(size, self._max_post, None if queue is None else queue.extra.get(POST_BYTES))
@@ -146,6 +150,7 @@ class MessageHandlers:
             is_set_up = before.settings_at(topic_scope(call.topic)) != NO_SETTINGS
             if is_set_up and before.for_topic(call.topic).deliver is not PULL:
                 call.caller.require(Scope.ADMIN)  # nobody could create tasks with a callback there any more
+            _check_queue_count(call.caller, before)
             await self._store.queues.ensure(call.topic)
         policies = self._store.policies.latest
         if policies.for_topic(call.topic).deliver is not PULL:
@@ -311,6 +316,20 @@ class MessageHandlers:
             self._metrics.consumers.claimed.inc(topic, count=len(result.tasks))
             self._metrics.consumers.acked.inc(len(result.tasks))
         return result.tasks
+
+
+def _check_queue_count(caller: Caller, policies: Policies) -> None:
+    """Check that a caller may make a queue by a post: each has a policy, which stays when its messages have gone.
+
+    Those of the caller's namespace count, or all queues if its key is bound to none. Raises NotAllowed.
+    """
+    if Scope.ADMIN in caller.scopes or len(policies.queues) < MAX_MADE_BY_POSTS:
+        return
+    own = [topic for topic in policies.queues if caller.namespace in (None, namespace_from_topic(topic))]
+    if len(own) >= MAX_MADE_BY_POSTS:
+        raise NotAllowed(
+            f"there are {len(own)} queues: delete some, or let a key with the scope admin make this one", reason="scope"
+        )
 
 
 def _is_id(text: str) -> bool:

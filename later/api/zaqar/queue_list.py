@@ -17,7 +17,7 @@ from later.store.open import Store
 PATH = f"{ROOT}/queues"
 DEFAULT_LIMIT = 10
 MAX_LIMIT = 20
-MAX_LOOKED_AT = 2000
+MAX_LOOKED_AT = 500
 """Queues that a call with a filter looks at. Then its page is short, or empty, and its link leads on."""
 SLICE = 50
 """Queues that are looked at in one round trip: each may have much metadata."""

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from later.api.routes import ROUTES
+from later.api.zaqar import messages
 from later.core.api_keys import Scope, id_in_key, make_key_text
 from later.core.policy_scopes import topic_scope
 from later.store.key_book import KeyBook
@@ -224,13 +225,35 @@ async def test_a_post_makes_no_queue_of_a_pushed_topic_that_was_set_up_unless_it
 ) -> None:
     """Tasks with a callback, which others create there, would be refused from then on."""
     await keys.api.store.policies.change(topic_scope("shop/mail"), lambda before: before.merge({"rate": 7}))
-    messages = "/v2/queues/mail/messages"
+    path = "/v2/queues/mail/messages"
 
     async def post(*scopes: Scope) -> int:
         headers: dict[str, str | None] = {"X-Auth-Token": await keys.add_key(*scopes)}
         api = ZaqarApi(keys.api, project="shop")
-        return (await api.call("POST", messages, {"messages": [{"body": 1}]}, headers=headers)).status
+        return (await api.call("POST", path, {"messages": [{"body": 1}]}, headers=headers)).status
 
     assert await post(Scope.CREATE) == 403
     assert keys.api.store.policies.latest.settings_at(topic_scope("shop/mail")).fields == {"rate": 7}
     assert [await post(Scope.CREATE, Scope.ADMIN), await post(Scope.CREATE)] == [201, 201]
+
+
+async def test_beyond_so_many_queues_a_post_makes_another_only_for_a_key_that_may_change_policies(
+    keys: KeyedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "MAX_MADE_BY_POSTS", 2)
+    bound = await keys.add_key(Scope.CREATE, namespace="shop")
+    free = await keys.add_key(Scope.CREATE)
+    admin = await keys.add_key(Scope.CREATE, Scope.ADMIN, namespace="shop")
+
+    async def post(key: str, queue: str, project: str = "shop") -> ZaqarAnswer:
+        api = ZaqarApi(keys.api, project=project)
+        path = f"/v2/queues/{queue}/messages"
+        return await api.call("POST", path, {"messages": [{"body": 1}]}, headers={"X-Auth-Token": key})
+
+    assert [(await post(free, "a", "other")).status, (await post(bound, "a")).status] == [201, 201]
+    refused = await post(free, "b", "a-third")
+    assert (refused.status, refused.body["description"]) == (
+        403, "there are 2 queues: delete some, or let a key with the scope admin make this one"
+    )  # fmt: skip
+    assert [(await post(bound, queue)).status for queue in ("b", "c", "a")] == [201, 403, 201]
+    assert [(await post(admin, "c")).status, (await post(bound, "c")).status] == [201, 201]

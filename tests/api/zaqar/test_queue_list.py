@@ -126,6 +126,13 @@ async def test_a_list_may_be_filtered_by_name_and_by_metadata(zaqar: ZaqarApi, q
     assert await names(zaqar, query) == found
 
 
+async def test_a_filter_looks_at_five_hundred_queues_in_a_call(zaqar: ZaqarApi) -> None:
+    await zaqar.api.store.tasks.create([a_task(topic=f"{PROJECT}/q{n:03}") for n in range(510)])
+    assert await listed(zaqar, "x=1") == {
+        "queues": [], "links": [{"rel": "next", "href": "/v2/queues?x=1&marker=q499"}]
+    }  # fmt: skip
+
+
 async def test_a_filter_that_leaves_many_out_answers_a_short_page_that_leads_on(
     zaqar: ZaqarApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
