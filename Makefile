@@ -17,6 +17,10 @@ test_workers = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Tests of processes mostly wait. With more than two at a time, their daemons would be late where the cores are few.
 system_workers := 2
 
+# The tests of the library: what an application has that does not install the server.
+library_tests := tests/test_library.py tests/client tests/handlers tests/receiver tests/cli tests/core \
+	tests/test_option_types.py
+
 # Without its caches, pytest would compile all tests in each of its processes.
 unexport PYTHONDONTWRITEBYTECODE
 # The variables of an activated venv must not affect this project's own.
@@ -26,7 +30,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install run test test-spark test-system test-zaqar test-all lint type check bench lock clean
+.PHONY: help install run test test-base test-lowest test-spark test-system test-zaqar test-all lint type check bench lock clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +44,19 @@ test: $(venv)/.dev ## Run the tests without processes (a minute on two cores); A
 	HYPOTHESIS_PROFILE=$(examples) $(python) -m pytest -m "not spark and not system" \
 		--ignore tests/spark --ignore tests/system --ignore tests/zaqar -n $(test_workers) $(ARGS)
 
+test-base: $(venv)/.base ## Run the library's tests where nothing but its own dependencies is installed
+	$(call test_library,base)
+
+test-lowest: $(venv)/.lowest ## Run the library's tests with the lowest versions of its dependencies, on Python 3.11 or 3.12
+	$(call test_library,lowest)
+
+# Few examples: `make test` has the same tests with more.
+define test_library
+	if [ -x $(venv)/$(1)/bin/python ]; then \
+		CI= HYPOTHESIS_PROFILE=quick PYTHONPATH=$(CURDIR) $(venv)/$(1)/bin/python -m pytest $(library_tests) $(ARGS); \
+	else echo "skipped: the lowest versions have no wheels for this Python"; fi
+endef
+
 test-spark: $(venv)/.dev ## Run the tests of Spark's jobs, in one session; they need Java 17 or newer
 	$(python) -m pytest -m "spark and not system" --ignore tests/zaqar $(ARGS)
 
@@ -50,7 +67,7 @@ test-zaqar: $(venv)/.zaqar ## Run the tests of OpenStack Zaqar and of its client
 	$(python) -m pytest tests/zaqar -n $(system_workers) --dist loadgroup $(ARGS)
 
 test-all check: examples := dev
-test-all: test test-spark test-system test-zaqar ## Run all tests, those of properties with five times as many examples as in test
+test-all: test test-base test-lowest test-spark test-system test-zaqar ## Run all tests, those of properties with five times as many examples as in test
 
 lint: $(venv)/.dev ## Check style and format
 	$(python) -m ruff check
@@ -65,9 +82,11 @@ bench: $(venv)/.dev ## Measure later and its references; QUICK=1 takes minutes, 
 	$(python) -m scripts.bench $(if $(QUICK),--quick) $(ARGS)
 
 lock: $(venv)/bin/uv ## Write the lock files from pyproject.toml; ARGS=--upgrade for newer versions
-	$(compile) $(ARGS) --extra build -o requirements.txt pyproject.toml
+	$(compile) $(ARGS) --extra build --extra server -o requirements.txt pyproject.toml
 	$(compile) $(ARGS) --extra build --extra dev -c requirements.txt -o requirements-dev.txt pyproject.toml
 	$(compile) $(ARGS) --group zaqar -c requirements-dev.txt -o requirements-zaqar.txt
+	$(compile) $(ARGS) --group library-tests -c requirements-dev.txt -o requirements-base.txt pyproject.toml
+	$(compile) $(ARGS) --group library-tests --resolution lowest-direct -o requirements-lowest.txt pyproject.toml
 
 clean: ## Remove .venv, caches and builds, but not later-data
 	rm -rf $(venv) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -96,6 +115,21 @@ $(venv)/.zaqar: requirements-zaqar.txt | $(venv)/.dev
 	rm -rf $(venv)/zaqar
 	$(pip) install --quiet --require-hashes --no-deps --only-binary :all: --target $(venv)/zaqar -r requirements-zaqar.txt
 	@touch $@
+
+# Environments without the server. They have no pip of their own.
+$(venv)/.base: requirements-base.txt | $(venv)/.made
+	$(call make_library_venv,base)
+	@touch $@
+
+# The lowest versions have no wheels for newer Pythons, and some cannot be built there.
+$(venv)/.lowest: requirements-lowest.txt | $(venv)/.made
+	if $(python) -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then $(call make_library_venv,lowest); fi
+	@touch $@
+
+define make_library_venv
+	$(python) -m venv --clear --without-pip $(venv)/$(1) \
+		&& $(pip) --python $(venv)/$(1) install --quiet --require-hashes --only-binary :all: -r requirements-$(1).txt
+endef
 
 $(venv)/bin/uv: | $(venv)/.made
 	$(pip) install --quiet '$(uv)'

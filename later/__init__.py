@@ -1,3 +1,43 @@
-"""A scheduler for HTTP callbacks."""
+"""A scheduler for HTTP callbacks. Each public name is imported when it is first used."""
 
+TYPE_CHECKING = False
+"""True for type checkers. The module `typing` itself is not imported, so that `import later` costs nothing."""
+
+if TYPE_CHECKING:
+    from later.handlers.control import Busy, Dead, Hold, Retry
+    from later.handlers.handler import Handler
+    from later.handlers.parameters import Depends
+    from later.handlers.registry import Handlers
+    from later.handlers.task import Task, current
+    from later.receiver.signed import Signed
+
+__all__ = ["Busy", "Dead", "Depends", "Handler", "Handlers", "Hold", "Retry", "Signed", "Task", "current"]
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Busy": "later.handlers.control",
+    "Dead": "later.handlers.control",
+    "Depends": "later.handlers.parameters",
+    "Handler": "later.handlers.handler",
+    "Handlers": "later.handlers.registry",
+    "Hold": "later.handlers.control",
+    "Retry": "later.handlers.control",
+    "Signed": "later.receiver.signed",
+    "Task": "later.handlers.task",
+    "current": "later.handlers.task",
+}
+
+if not TYPE_CHECKING:  # a type checker would take it for any name
+
+    def __getattr__(name):
+        """Import a public name, and keep it (PEP 562)."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415  # a command imports nothing before it handles signals
+
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

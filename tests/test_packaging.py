@@ -6,6 +6,8 @@ import re
 import sys
 import tarfile
 import tomllib
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from importlib import import_module, metadata, reload
 from pathlib import Path
 from subprocess import run
@@ -13,6 +15,11 @@ from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from later.cli.program import SERVER
+from tests.cases import each_case
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,23 +73,57 @@ def test_the_module_is_harmless_where_the_data_source_cannot_be_imported(monkeyp
         assert not hasattr(reload(module), "DefaultSource")
 
 
-def test_later_alone_does_not_install_spark() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    spark = {Requirement(text).name for text in project["optional-dependencies"]["spark"]}
-    locked = {line.partition("==")[0] for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines()}
-    locked_for_development = {
-        line.partition("==")[0] for line in (ROOT / "requirements-dev.txt").read_text("utf-8").splitlines()
-    }
-
-    assert {"pyspark", "pyarrow", "pandas"} <= spark
-    assert not spark & locked
-    assert spark <= locked_for_development
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+LIBRARY = [Requirement(text) for text in PROJECT["dependencies"]]
+EXTRAS = {
+    extra: [Requirement(text) for text in requirements]
+    for extra, requirements in PROJECT["optional-dependencies"].items()
+}
 
 
 def pins(lock: str) -> dict[str, str]:
     """Return the packages of a lock with their versions."""
     lines = (ROOT / lock).read_text("utf-8").splitlines()
     return dict(line.split(" ")[0].split("==") for line in lines if re.match(r"[a-z0-9.-]+==", line))
+
+
+def names(requirements: Iterable[Requirement]) -> AbstractSet[str]:
+    """Return the names of packages as a lock spells them, without later itself, of which an extra names others."""
+    return {canonicalize_name(requirement.name) for requirement in requirements} - {"later"}
+
+
+def test_later_alone_is_the_library_with_three_dependencies() -> None:
+    locked = pins("requirements-base.txt").keys()
+
+    assert names(LIBRARY) == {"aiohttp", "click", "msgspec"}
+    assert not locked & (names(EXTRAS["server"] + EXTRAS["spark"]) - names(LIBRARY) - {"aiohappyeyeballs", "yarl"})
+
+
+def test_the_server_is_locked_without_spark_and_development_with_all() -> None:
+    server, development = pins("requirements.txt").keys(), pins("requirements-dev.txt").keys()
+
+    assert names(EXTRAS["server"]) <= server
+    assert {"pyspark", "pyarrow", "pandas"} <= names(EXTRAS["spark"])
+    assert not names(EXTRAS["spark"]) & server
+    assert names(requirement for requirements in EXTRAS.values() for requirement in requirements) <= development
+    assert {str(requirement) for requirement in EXTRAS["spark"] + EXTRAS["dev"]} >= {
+        "later[server]",
+        "later[server,spark,testing]",
+    }
+
+
+def test_the_commands_of_the_server_ask_for_what_its_extra_installs_everywhere() -> None:
+    installed = {requirement.name for requirement in EXTRAS["server"] if requirement.marker is None}
+
+    assert set(SERVER.modules) == installed - names(LIBRARY)
+
+
+@each_case("requirement", LIBRARY)
+def test_the_lowest_versions_that_are_tested_are_those_that_the_library_allows(requirement: Requirement) -> None:
+    (floor,) = (Version(each.version) for each in requirement.specifier if each.operator == ">=")
+
+    assert Version(pins("requirements-lowest.txt")[requirement.name]) == floor
+    assert requirement.specifier.contains(pins("requirements-base.txt")[requirement.name])
 
 
 def test_the_tests_of_zaqar_are_locked_beside_what_later_has() -> None:
