@@ -151,7 +151,9 @@ def test_every_option_has_samples_and_a_field_of_its_own() -> None:
     in_policy = [option.field for option in OPTIONS if option.in_policy]
     assert list(SAMPLES) == NAMES
     assert {*own} | derived | {"policy"} == {field.name for field in fields(Config)}
-    assert {*in_policy} | {"paused", "deliver", "callback", "dead_to", "dead_ttl_ms"} == {*Policy.__struct_fields__}
+    assert {*in_policy} | {"paused", "deliver", "callback", "dead_to", "dead_ttl_ms", "on_dead", "on_done"} == {
+        *Policy.__struct_fields__
+    }
     assert len({*own}) + len({*in_policy}) == len(OPTIONS)
 
 

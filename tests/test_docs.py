@@ -300,7 +300,8 @@ def test_every_field_has_its_documented_option() -> None:
         (name, field, defaults[name])
         for field in POLICY_FIELDS
         for name in [field.replace("_", "-")]
-        if field not in DELIVERY_LIMITS and field not in ("paused", "deliver", "callback", "dead_to", "dead_ttl")
+        if field not in DELIVERY_LIMITS
+        and field not in ("paused", "deliver", "callback", "dead_to", "dead_ttl", "on_dead", "on_done")
     ]
     rows = re.findall(r"^\| `--([a-z-]+)` \| ([^|:]+?)(?::[^|]*)? \| `(\w+)` \|$", table, re.MULTILINE)
     assert rows == [(name, defaults[name], field) for field, name in DELIVERY_LIMITS.items()]

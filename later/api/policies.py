@@ -100,7 +100,8 @@ class PolicyHandlers:
         policies = await self._change_settings(
             request, AuditAction.POLICY_CHANGED, scope, lambda policies: edit(policies.settings_at(scope))
         )
-        warning = policies.dead_letter_warning(scope)
+        warnings = (policies.dead_letter_warning(scope), policies.follow_up_warning(scope))
+        warning = " ".join(text for text in warnings if text)
         return json_response({**policies.settings_at(scope).fields, **({"warning": warning} if warning else {})})
 
 

@@ -13,6 +13,7 @@ from later.core import address_guard
 from later.core.clock import rfc3339
 from later.core.held import Held
 from later.core.policy import Deliver, Policy, format_policy
+from later.core.policy_scopes import FOLLOW_UP_FIELDS
 from later.core.retry import Failure
 from later.core.task import Death, Task
 
@@ -107,6 +108,8 @@ def explain_task(facts: TaskFacts, topic: TopicFacts, now: int) -> Explanation:
     death = None if task is None else task.death
     if death is not None:
         reasons.append(f"it came from {death.topic}, where it died because {_why_dead(death, task)}")
+    if task is not None and task.is_follow_up:
+        reasons.append("it was made because another task had ended, which its content names")
     lacks_callback = task is not None and not task.callback and topic.policy.deliver is Deliver.PUSH
     if lacks_callback:
         reasons += _policy_callback(facts, topic)
@@ -396,7 +399,8 @@ def _hold_reason(topic: TopicFacts, until: int, now: int) -> str:
 def _topic_details(topic: TopicFacts, now: int) -> Details:
     policy = format_policy(topic.policy)
     pull_fields = PULL_FIELDS if topic.policy.deliver is Deliver.PULL else ()
-    fields = (*RELEVANT_FIELDS, *pull_fields, *(DEAD_LETTER_FIELDS if topic.policy.dead_to else ()))
+    end_fields = [*(DEAD_LETTER_FIELDS if topic.policy.dead_to else ()), *(f for f in FOLLOW_UP_FIELDS if policy[f])]
+    fields = (*RELEVANT_FIELDS, *pull_fields, *end_fields)
     oldest_due_at, held_until = topic.oldest_due_at, topic.held_until
     return {
         "counts": {"delay": topic.delay, "unack": topic.unack, "error": topic.error, "dead": topic.dead},

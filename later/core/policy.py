@@ -79,7 +79,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     `rate` is in deliveries a second. `callback` is for tasks without one of their own; if it is "", they need one.
     `claim_lease_ms` and `max_claims` are for topics whose tasks consumers claim: a `max_claims` of 0 means as many as
     deliveries may lose their leases in a row. A task that dies moves to the topic `dead_to`, with a ttl of
-    `dead_ttl_ms` (0: without one); if that is "", it is kept in the bucket `dead`.
+    `dead_ttl_ms` (0: without one); if that is "", it is kept in the bucket `dead`. When a task dies, or is done, the
+    topic `on_dead`, or `on_done`, gets a follow-up task ("": none does).
     """
 
     default_delay_ms: int = 0
@@ -106,6 +107,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     dead_to: str = ""
     dead_ttl_ms: int = 0
     remember_ms: int = 604_800_000
+    on_dead: str = ""
+    on_done: str = ""
 
     @property
     def is_held(self) -> bool:
@@ -250,6 +253,7 @@ MAX_CLAIM_LEASE_S = MAX_CLAIM_LEASE_MS // 1000
 _SECONDS = f"a number of seconds from 0 to {MAX_TTL_S}"
 _SECONDS_AHEAD = f"a number of seconds from 0 to {MAX_AHEAD_S}"
 _SWITCH = "true or false"
+_TOPIC_OR_NONE = 'a topic of the same namespace, or "" for none'
 
 POLICY_FIELDS = {
     field.name: field
@@ -392,7 +396,7 @@ POLICY_FIELDS = {
         PolicyField(
             "dead_to",
             ValueKind.TOPIC,
-            'a topic of the same namespace, or "" for none',
+            _TOPIC_OR_NONE,
             'Topic of the same namespace to which a task moves when it dies, due at once; "": it is kept as dead.',
         ),
         PolicyField(
@@ -411,6 +415,18 @@ POLICY_FIELDS = {
             "How long an id chosen by the caller is remembered after its task has ended; 0: not at all.",
             "not at all",
             maximum=MAX_TTL_S,
+        ),
+        PolicyField(
+            "on_dead",
+            ValueKind.TOPIC,
+            _TOPIC_OR_NONE,
+            'Topic of the same namespace that gets a task when one dies, due at once; "": none does.',
+        ),
+        PolicyField(
+            "on_done",
+            ValueKind.TOPIC,
+            _TOPIC_OR_NONE,
+            'Topic of the same namespace that gets a task when one is done, due at once; "": none does.',
         ),
     )
 }

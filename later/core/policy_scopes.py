@@ -142,9 +142,10 @@ class Policies:
         """Return a copy with other settings in one scope.
 
         Raises:
-            Refused: the change sets a default delay above the limit on delays that applies, or lets dead tasks leave
-                their namespace, or come back to a topic in which they have died. A conflict that exists already,
-                through a change on a higher level, does not prevent changes of other fields.
+            Refused: the change sets a default delay above the limit on delays that applies, lets dead tasks leave
+                their namespace, or come back to a topic in which they have died, or makes follow-up tasks in another
+                namespace. A conflict that exists already, through a change on a higher level, does not prevent changes
+                of other fields.
         """
         changed = Policies(self.daemon, {**self.settings, scope: settings})
         before = self.settings_at(scope).fields
@@ -152,6 +153,9 @@ class Policies:
             _check_delays(settings, changed.for_scope(scope))
         if settings.fields.get("dead_to") != before.get("dead_to"):
             _check_dead_to(scope, changed)
+        for name in FOLLOW_UP_FIELDS:
+            if settings.fields.get(name) != before.get(name):
+                _topic_of_namespace(scope, name, changed)
         return changed
 
     def dead_letter_topic(self, topic: str) -> str:
@@ -161,6 +165,34 @@ class Policies:
         """
         dead_to = self.for_topic(topic).dead_to
         return "" if dead_to == topic else dead_to
+
+    def follow_up_topic(self, topic: str, field: str) -> str:
+        """Return the topic that gets a task when one ends in this one; `field` is the one for its end. "": none does.
+
+        The follow-up topic of a whole namespace gets none for its own tasks.
+        """
+        target: str = getattr(self.for_topic(topic), field)
+        return "" if target == topic else target
+
+    @cached_property
+    def has_follow_ups(self) -> bool:
+        """True if the end of any task makes one: otherwise none need be looked up."""
+        return any(settings.fields.get(name) for settings in self.settings.values() for name in FOLLOW_UP_FIELDS)
+
+    @cached_property
+    def leave_tasks(self) -> bool:
+        """True if any task lives on in another topic after its end, or makes one; otherwise none need be looked up."""
+        return bool(self.dead_letter_topics) or self.has_follow_ups
+
+    def follow_up_warning(self, scope: PolicyScope) -> str | None:
+        """Return a warning if follow-up tasks of this scope, or in it, would be dead because they have no callback."""
+        for source, settings in self.settings.items():
+            for name in FOLLOW_UP_FIELDS:
+                target = topic_scope(str(settings.fields.get(name, "")))
+                is_changed = target.name and scope in (source, target, target.parent)
+                if is_changed and not self.for_topic(target.name).may_lack_callbacks:
+                    return _UNSERVED.format(name=name, source=source.name, target=target.name)
+        return None
 
     def dead_letter_warning(self, scope: PolicyScope) -> str | None:
         """Return a warning if tasks without a callback move to a topic that needs one.
@@ -216,10 +248,15 @@ class Policies:
         return min([self.daemon.dead_keep_ms, *(self.for_scope(scope).dead_keep_ms for scope in scopes)])
 
 
+FOLLOW_UP_FIELDS = ("on_dead", "on_done")
 _DELAY_FIELDS = ("default_delay", "max_delay")
 _NO_CALLBACK = (
     "Tasks of {source} {lack}, and {target} calls one (deliver push): "
     'those that die move there, and are dead there, too ("no callback").'
+)
+_UNSERVED = (
+    "The {name} of {source} makes tasks without a callback in {target}, which calls one (deliver push), and its policy "
+    'has none: they are dead there ("no callback").'
 )
 
 
@@ -241,11 +278,7 @@ def _check_dead_to(scope: PolicyScope, changed: Policies) -> None:
     change was checked, too.
     """
     is_topic, own = scope.level is Level.TOPIC, changed.settings_at(scope).fields.get("dead_to")
-    namespace = namespace_from_topic(scope.name) if is_topic else scope.name
-    target = str(own or "")
-    if target and (namespace_from_topic(target) != namespace or (is_topic and target == scope.name)):
-        kind = "another topic" if is_topic else "a topic"
-        raise Refused(f"dead_to: expected {kind} of the namespace {namespace}, got {format_value(target)}", "dead_to")
+    target = _topic_of_namespace(scope, "dead_to", changed)
     passed, topic = dict[str, None](), scope.name if is_topic else target
     while topic:
         passed[topic] = None
@@ -256,3 +289,17 @@ def _check_dead_to(scope: PolicyScope, changed: Policies) -> None:
                 f"tasks that die in {died_in} move to {topic}",
                 "dead_to",
             )
+
+
+def _topic_of_namespace(scope: PolicyScope, field: str, changed: Policies) -> str:
+    """Return the topic that the scope itself names in a field; "" for none.
+
+    Raises:
+        Refused: it is the scope's own topic, or one of another namespace.
+    """
+    is_topic, target = scope.level is Level.TOPIC, str(changed.settings_at(scope).fields.get(field) or "")
+    namespace = namespace_from_topic(scope.name) if is_topic else scope.name
+    if target and (namespace_from_topic(target) != namespace or (is_topic and target == scope.name)):
+        kind = "another topic" if is_topic else "a topic"
+        raise Refused(f"{field}: expected {kind} of the namespace {namespace}, got {format_value(target)}", field)
+    return target

@@ -103,12 +103,14 @@ class Verdict(msgspec.Struct, frozen=True):
     """The decision on a task after an attempt. `at` (ms) is the time of the next attempt, or else of the verdict.
 
     `moved` is the task as it lives on in another topic, due at `at`, if it died in one that has a dead-letter topic.
+    `follow_up` is the task that is made when this one ends so (see `follow_up.py`), if one is.
     """
 
     target: SettleTarget
     at: int
     failure: Failure | None = None
     moved: Task | None = None
+    follow_up: Task | None = None
 
 
 NO_FAILURE = Failure(0, "", None, "", 0, None, 0)

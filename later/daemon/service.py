@@ -86,6 +86,7 @@ class Service:
             self._instance,
             metrics.round_trip_observer,
             self.write_admission_limits if config.runs_api else None,
+            count_follow_ups=metrics.count_follow_ups,
         )
         self._descriptors = raise_descriptor_limit()
         self._guard = build_guard(config)

@@ -20,6 +20,7 @@ from later.metrics.labels import (
     DEATH_REASONS,
     DENIAL_REASONS,
     FAILURE_CODES,
+    FOLLOW_UP_FIELDS,
     HELD,
     OUTCOMES,
     PULLED,
@@ -89,6 +90,9 @@ class Metrics:
             "later_topic_dead", "Tasks that died, by topic and reason.", "reason",
             initial=DEATH_REASONS, initial_other=DEATH_REASONS,
         )
+        self.follow_ups = labelled_counter(
+            "later_follow_ups", "Tasks made because others ended, by the policy field that says so.", ["field"]
+        )
         self.delivery_failures = topic_counter(
             "later_delivery_failures",
             "Deliveries that were not done, by topic and code: the receiver's status or its class, or another cause.",
@@ -155,8 +159,7 @@ class Metrics:
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
         self.process_kills = counter("later_process_kills", "Processes that were killed because they did not answer.")
         # fmt: on
-        self.consumers = ConsumerMetrics(own, self._by_topic, self.topics)
-        self.requests = RequestMetrics(own)
+        self.consumers, self.requests = ConsumerMetrics(own, self._by_topic, self.topics), RequestMetrics(own)
         ProcessCollector(registry=own)
         self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD if held != PULLED}
         self._topic_counters = (
@@ -171,6 +174,7 @@ class Metrics:
             (self.api_denied, DENIAL_REASONS),
             (self.tasks_requeued, REQUEUED_FROM),
             (self.callbacks_refused, REFUSAL_CAUSES),
+            (self.follow_ups, FOLLOW_UP_FIELDS),
         ):
             for value in values:
                 labelled.labels(value)
@@ -186,6 +190,9 @@ class Metrics:
 
     def count_delivery_failure(self, topic: str, reason: str, status: int | None) -> None:
         self.delivery_failures.inc(topic, failure_code(reason, status))
+
+    def count_follow_ups(self, field: str, count: int) -> None:
+        self.follow_ups.labels(field).inc(count)
 
     def count_denial(self, reason: str) -> None:
         self.api_denied.labels(reason).inc()

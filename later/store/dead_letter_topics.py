@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from later.core.dead_letter_topic import move_back, move_dead
 from later.core.errors import LaterError, NotFound, StoreDown
+from later.core.follow_up import FIELD_OF_END
 from later.core.policy_scopes import Policies
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, encode_task, pack_id
@@ -22,11 +23,11 @@ from later.store.codec import StoredTask
 from later.store.due_notices import DueNotices
 from later.store.expiry import Expiry
 from later.store.fanout import MAX_READ_BYTES, split_by_weight
+from later.store.follow_ups import LEAST_WEIGHT, Ending, Expiration, FollowUps, with_follow_ups
 from later.store.keys import Bucket, Keys, Shard
 from later.store.lookup import Lookup
 from later.store.scripts import MAX_TASKS, Argument, Command
-from later.store.tasks import Tasks
-from later.store.types import ExpiredTask, Settlement, TaskRecord
+from later.store.types import Claim, ExpiredTask, Settlement, TaskRecord
 
 _LEAST_WEIGHT = -(-MAX_READ_BYTES // MAX_TASKS)
 """The least weight of a task, so that no script call gets more than `MAX_TASKS`."""
@@ -35,7 +36,8 @@ _LEAST_WEIGHT = -(-MAX_READ_BYTES // MAX_TASKS)
 class TopicChange(NamedTuple):
     """A task of `topic` that is to live on as `task`, in another topic, where it is due at `due_at` (ms).
 
-    It is in flight, under the lease of `fence`; or it waits (None), and its body is `seen`.
+    It is in flight, under the lease of `fence`; or it waits (None), and its body is `seen`. With a `follow_up`, that is
+    made in the same step.
     """
 
     topic: str
@@ -43,36 +45,52 @@ class TopicChange(NamedTuple):
     due_at: int
     fence: int | None = None
     seen: bytes = b""
+    follow_up: Task | None = None
 
     @classmethod
     def by_verdict(cls, topic: str, fence: int, verdict: Verdict) -> TopicChange | None:
         """Return the change that a verdict on a task in flight asks for, if it does."""
-        return None if verdict.moved is None else cls(topic, verdict.moved, verdict.at, fence)
+        if verdict.moved is None:
+            return None
+        return cls(topic, verdict.moved, verdict.at, fence, follow_up=verdict.follow_up)
 
 
 class DeadLetterTopics:
     """Moves dead tasks to dead-letter topics, and back. Claims that wait are told of them in the same round trip."""
 
     def __init__(
-        self, client: StoreClient, keys: Keys, tasks: Tasks, lookup: Lookup, expiry: Expiry, due_notices: DueNotices
+        self,
+        client: StoreClient,
+        keys: Keys,
+        lookup: Lookup,
+        expiry: Expiry,
+        due_notices: DueNotices,
+        follow_ups: FollowUps,
     ) -> None:
         self._client = client
         self._keys = keys
-        self._tasks = tasks
         self._lookup = lookup
         self._expiry = expiry
         self._due_notices = due_notices
+        self._follow_ups = follow_ups
+
+    def plan(self, claim: Claim, verdict: Verdict, policies: Policies) -> Verdict:
+        """Return the verdict on a claimed task, with the task as it moves, and with its follow-up, if it has them."""
+        moving = move_dead(verdict, claim.task, policies) if isinstance(claim.task, Task) else verdict
+        return self._follow_ups.plan_for_claim(claim, moving, policies)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
-        """Carry out verdicts as `Tasks.settle` does; but a task that its verdict moves goes to the other topic.
+        """Carry out verdicts as `FollowUps.settle` does; but a task that its verdict moves goes to the other topic.
 
         Raises:
             StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
         """
         if all(verdict.moved is None for _, verdict, _ in settlements):
-            return await self._tasks.settle(settlements)
+            return await self._follow_ups.settle(settlements)
         changes = [TopicChange.by_verdict(claim.topic, claim.fence, verdict) for claim, verdict, _ in settlements]
-        return await self.change_or_settle(changes, lambda some: self._tasks.settle([settlements[n] for n in some]))
+        return await self.change_or_settle(
+            changes, lambda some: self._follow_ups.settle([settlements[n] for n in some])
+        )
 
     async def change_or_settle(
         self,
@@ -100,9 +118,12 @@ class DeadLetterTopics:
         With `expired_by` (ms), a task that waits is moved only if its ttl has ended by then. A task whose move is not
         known to be done has `StoreDown` as its answer. Moving it again is safe: only the first move counts.
         """
-        weighed = [(change, encode_task(change.task)) for change in changes]
+        weighed = (
+            (change, encode_task(change.task), b"" if change.follow_up is None else encode_task(change.follow_up))
+            for change in changes
+        )
         answers: list[bool | LaterError] = []
-        for some in split_by_weight(weighed, MAX_READ_BYTES, lambda item: max(len(item[1]), _LEAST_WEIGHT)):
+        for some in split_by_weight(weighed, MAX_READ_BYTES, _weight):
             try:
                 answers += await self._change_some(some, "" if expired_by is None else expired_by)
             except StoreDown as error:
@@ -115,30 +136,65 @@ class DeadLetterTopics:
     ) -> list[bool | LaterError]:
         """Let waiting tasks die as `Expiry.expire` does, but move those whose topics have dead-letter topics.
 
+        Their follow-up tasks are made.
+
         Raises:
             StoreDown: whether anything was moved is not known.
         """
-        moving = {task.id: n for n, (task, _) in enumerate(deaths) if policies.dead_letter_topic(task.topic)}
+        looked_up = {
+            task.id: n
+            for n, (task, _) in enumerate(deaths)
+            if policies.dead_letter_topic(task.topic) or policies.follow_up_topic(task.topic, "on_dead")
+        }
         results: dict[int, bool | LaterError] = {}
-        left = list(moving)
+        left = list(looked_up)
         while left:
-            looked_up = await self._lookup.stored_tasks(left)
-            changes: dict[int, TopicChange] = {}
-            for name, stored in looked_up.items():
-                number = moving[name]
-                expired, failure = deaths[number]
-                if isinstance(stored, StoredTask) and isinstance(stored.task, Task):
-                    verdict = move_dead(Verdict(SettleTarget.DEAD, now, failure), stored.task, policies)
-                    if verdict.moved is not None and stored.task.topic == expired.topic:
-                        changes[number] = TopicChange(expired.topic, verdict.moved, now, seen=stored.raw)
-                elif isinstance(stored, LaterError) and not isinstance(stored, NotFound):
-                    results[number] = stored
-            results.update(zip(changes, await self.change_topics([*changes.values()], expired_by=now), strict=True))
-            left = [name for name in left if name not in looked_up]
+            found = await self._lookup.stored_tasks(left)
+            numbers = {looked_up[name]: stored for name, stored in found.items()}
+            results |= await self._expire_stored(deaths, numbers, now, policies)
+            left = [name for name in left if name not in found]
         others = [number for number in range(len(deaths)) if number not in results]
         answers = await self._expiry.expire([deaths[number] for number in others], now)
         results.update(zip(others, answers, strict=True))
         return [results[number] for number in range(len(deaths))]
+
+    async def _expire_stored(
+        self,
+        deaths: Sequence[tuple[ExpiredTask, Failure]],
+        stored: Mapping[int, StoredTask | LaterError],
+        now: int,
+        policies: Policies,
+    ) -> dict[int, bool | LaterError]:
+        """Let those of the tasks die, by number, that move or have a follow-up, or cannot be read."""
+        results: dict[int, bool | LaterError] = {}
+        attempts: Sequence[int | LaterError] = [0] * len(stored)
+        if policies.has_follow_ups:
+            attempts = await self._expiry.attempts([deaths[number][0] for number in stored])
+        changes: dict[int, TopicChange] = {}
+        expirations: dict[int, Expiration] = {}
+        for (number, found), begun in zip(stored.items(), attempts, strict=True):
+            expired, failure = deaths[number]
+            if isinstance(begun, LaterError):
+                results[number] = begun
+            elif isinstance(found, LaterError) and not isinstance(found, NotFound):
+                results[number] = found
+            if number in results or not isinstance(found, StoredTask) or found.topic != expired.topic.encode():
+                continue
+            verdict = Verdict(SettleTarget.DEAD, now, failure)
+            if isinstance(found.task, Task):
+                verdict = move_dead(verdict, found.task, policies)
+            assert isinstance(begun, int)  # otherwise there is a result
+            record = TaskRecord(expired.id, expired.topic, found.task, Bucket.DELAY, now, begun, failure)
+            verdict = self._follow_ups.plan(record, verdict, policies)
+            if verdict.moved is not None:
+                changes[number] = TopicChange(
+                    expired.topic, verdict.moved, now, seen=found.raw, follow_up=verdict.follow_up
+                )
+            elif verdict.follow_up is not None:
+                expirations[number] = Expiration(expired, failure, verdict.follow_up, found.raw)
+        results.update(zip(changes, await self.change_topics([*changes.values()], expired_by=now), strict=True))
+        results.update(zip(expirations, await self._follow_ups.expire([*expirations.values()], now), strict=True))
+        return results
 
     async def move_back(self, names: Sequence[str], now: int) -> Mapping[str, TaskRecord | LaterError]:
         """Return tasks that wait in a dead-letter topic to the topics in which they died, due at `now` (ms).
@@ -166,39 +222,55 @@ class DeadLetterTopics:
             left = [name for name in left if name not in looked_up]
         return moved
 
-    async def _change_some(
-        self, changes: Sequence[tuple[TopicChange, bytes]], expired_by: Argument
-    ) -> list[bool | LaterError]:
-        """Move tasks in one round trip, at most 500; each comes with its new body."""
-        groups: dict[tuple[Shard, str, str], list[int]] = {}
+    async def _change_some(self, some: Sequence[_EncodedChange], expired_by: Argument) -> list[bool | LaterError]:
+        """Move tasks in one round trip, at most 500 with their follow-ups."""
+        groups: dict[tuple[Shard, str, str, str], list[int]] = {}
         first_due: dict[str, int] = {}
-        for position, (change, _) in enumerate(changes):
-            target = change.task.topic
-            groups.setdefault((self._keys.shard_of(change.task.id), change.topic, target), []).append(position)
+        for position, (change, _, _) in enumerate(some):
+            target, follow_up = change.task.topic, change.follow_up
+            key = (self._keys.shard_of(change.task.id), change.topic, target, follow_up.topic if follow_up else "")
+            groups.setdefault(key, []).append(position)
             first_due[target] = min(change.due_at, first_due.get(target, change.due_at))
         commands = [
-            _change_command(*group, expired_by, [changes[position] for position in positions])
-            for group, positions in groups.items()
+            _change_command(shard, topic, target, expired_by, [some[position] for position in positions])
+            for (shard, topic, target, _), positions in groups.items()
         ]
         notices = [self._due_notices.heard_command(topic, due_at) for topic, due_at in first_due.items()]
+        notices += self._follow_ups.notices([change.follow_up for change, _, _ in some if change.follow_up is not None])
         answers = await self._client.execute_each("change_topic", [*commands, *notices])
-        results: list[bool | LaterError] = [False] * len(changes)
+        results: list[bool | LaterError] = [False] * len(some)
         for positions, answer in zip(groups.values(), answers, strict=False):
             is_error = isinstance(answer, LaterError)
             for number, position in enumerate(positions):
                 results[position] = answer if is_error else answer[number] == 1
+        made = [r is True and change.follow_up is not None for r, (change, _, _) in zip(results, some, strict=True)]
+        self._follow_ups.count(FIELD_OF_END[SettleTarget.DEAD], made.count(True))
         return results
 
 
+_EncodedChange = tuple[TopicChange, bytes, bytes]
+"""A change, the new body of its task, and the body of its follow-up, b"" for none."""
+
+
+def _weight(encoded: _EncodedChange) -> int:
+    change, body, follow_up = encoded
+    return max(len(body) + len(follow_up), _LEAST_WEIGHT if change.follow_up is None else LEAST_WEIGHT)
+
+
 def _change_command(
-    shard: Shard, topic: str, target: str, expired_by: Argument, changes: Sequence[tuple[TopicChange, bytes]]
+    shard: Shard, topic: str, target: str, expired_by: Argument, changes: Sequence[_EncodedChange]
 ) -> Command:
+    """Return the command that moves tasks from one topic to another, and makes their follow-ups, if they have any."""
     delay, unack, error, _ = shard.buckets(topic.encode())
     keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry, shard.topics]
     keys += [shard.wakes[bucket] for bucket in (Bucket.DELAY, Bucket.UNACK, Bucket.ERROR)]
     keys += [delay, unack, error, shard.bucket(Bucket.DELAY, target.encode())]
     tasks: list[tuple[Argument, ...]] = []
-    for (_, task, due_at, fence, seen), body in changes:
+    endings: list[Ending] = []
+    for (_, task, due_at, fence, seen, follow_up), body, follow_up_body in changes:
         ttl_end: Argument = "" if task.expires_at is None else task.expires_at
         tasks.append((pack_id(task.id), "" if fence is None else fence, seen, body, due_at, ttl_end))
-    return scripts.CHANGE_TOPIC.call(keys, [topic, target, expired_by, *chain.from_iterable(tasks)])
+        if follow_up is not None:
+            endings.append(Ending(follow_up, follow_up_body))
+    command = scripts.CHANGE_TOPIC.call(keys, [topic, target, expired_by, *chain.from_iterable(tasks)])
+    return with_follow_ups(command, shard, endings) if endings else command

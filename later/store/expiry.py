@@ -13,7 +13,7 @@ from later.core.task import Task, decode_task_or_error, pack_id, unpack_id
 from later.core.task_names import name_of, pack_remembered
 from later.store import scripts
 from later.store.client import StoreClient
-from later.store.codec import MAX_BODIES, UNREAD, parse_failure, raise_errors
+from later.store.codec import MAX_BODIES, UNREAD, parse_attempts, parse_failure, raise_errors
 from later.store.fanout import MAX_READ_BYTES, fan_out, parse_flags
 from later.store.keys import Bucket, Keys, ShardTopic, expiry_member, parse_expiry_member
 from later.store.scripts import MAX_TASKS, Argument, Command
@@ -70,6 +70,17 @@ class Expiry:
         )  # fmt: skip
         return [None if end is None else int(float(end)) for end in raise_errors(ends)]
 
+    async def attempts(self, tasks: Sequence[ExpiredTask]) -> list[int | LaterError]:
+        """Return how many attempts of waiting tasks have begun."""
+        entries = await fan_out(
+            self._client,
+            "read",
+            tasks,
+            lambda task: ShardTopic(self._keys.shards[task.shard], b""),
+            lambda target, some: ("HMGET", target.shard.attempts, *(pack_id(task.id) for task in some)),
+        )
+        return [entry if isinstance(entry, LaterError) else parse_attempts(entry, Bucket.DEAD)[0] for entry in entries]
+
     async def move_ends(self, claims: Sequence[Claim], now: int) -> list[Claim]:
         """Return claims of which the tasks whose ttls are over at `now` (ms) have the ends that `ends` returns.
 
@@ -92,16 +103,20 @@ class Expiry:
         """Let waiting tasks die, delay or error → dead; False for one that is in flight, or was removed."""
 
         def build(target: ShardTopic, some: list[tuple[ExpiredTask, Failure]]) -> Command:
-            shard, topic = target
-            delay, unack, error, dead = shard.buckets(topic)
-            keys = [shard.outcome, delay, unack, error, dead]
-            keys += [shard.wakes[bucket] for bucket in (Bucket.DELAY, Bucket.ERROR, Bucket.DEAD)] + [shard.expiry]
-            arguments: list[Argument] = [topic, now]
-            for task, failure in some:
-                arguments += [pack_id(task.id), task.stored_failure, encode_failure(failure)]
-            return scripts.EXPIRE.call(keys, arguments)
+            return self.expire_command(target, some, now)
 
         return await fan_out(self._client, "expire", deaths, lambda death: self._locate(death[0]), build, parse_flags)
+
+    def expire_command(self, target: ShardTopic, deaths: Sequence[tuple[ExpiredTask, Failure]], now: int) -> Command:
+        """Return the command by which `expire` lets tasks of one topic in one shard die."""
+        shard, topic = target
+        delay, unack, error, dead = shard.buckets(topic)
+        keys = [shard.outcome, delay, unack, error, dead]
+        keys += [shard.wakes[bucket] for bucket in (Bucket.DELAY, Bucket.ERROR, Bucket.DEAD)] + [shard.expiry]
+        arguments: list[Argument] = [topic, now]
+        for task, failure in deaths:
+            arguments += [pack_id(task.id), task.stored_failure, encode_failure(failure)]
+        return scripts.EXPIRE.call(keys, arguments)
 
     async def topics_with_dead(self, latest: int, limit: int, cursors: Mapping[int, int] = NO_CURSORS) -> DeadTopics:
         """Return some of the topics in which a task had died by `latest` (ms), about `limit` of each shard.

@@ -20,6 +20,7 @@ from later.store.doctor import Doctor
 from later.store.due_notices import DueNotices
 from later.store.edits import Edits
 from later.store.expiry import Expiry
+from later.store.follow_ups import FollowUps
 from later.store.key_book import KeyBook
 from later.store.keys import Keys
 from later.store.lookup import Lookup
@@ -55,6 +56,7 @@ class Store:
     listing: Listing
     dead_letters: DeadLetters
     dead_letter_topics: DeadLetterTopics
+    follow_ups: FollowUps
     expiry: Expiry
     bulk_jobs: BulkJobs
     stats: Stats
@@ -74,16 +76,34 @@ class Store:
         await self.client.aclose()
 
 
-def build_store(client: StoreClient, clock: Clock, keys: Keys, policy: Policy, instance: str = "") -> Store:
+def build_store(
+    client: StoreClient,
+    clock: Clock,
+    keys: Keys,
+    policy: Policy,
+    instance: str = "",
+    count_follow_ups: Callable[[str, int], None] = lambda field, count: None,
+) -> Store:
     """Build all parts on one client.
 
-    `policy` applies where nothing is set; `instance` is the name under which this process takes permits.
+    `policy` applies where nothing is set; `instance` is the name under which this process takes permits;
+    `count_follow_ups` is as in `FollowUps`.
     """
     policies = PolicyBook(client, keys, policy, clock.monotonic)
     due_notices = DueNotices(client, keys, policies)
     tasks, lookup, expiry = Tasks(client, keys, due_notices), Lookup(client, keys), Expiry(client, keys)
-    dead_letter_topics = DeadLetterTopics(client, keys, tasks, lookup, expiry, due_notices)
-    pulls = Pulls(client, keys, tasks, lookup, dead_letter_topics, policies, due_notices)
+    follow_ups = FollowUps(client, keys, tasks, expiry, due_notices, count_follow_ups)
+    dead_letter_topics = DeadLetterTopics(client, keys, lookup, expiry, due_notices, follow_ups)
+    pulls = Pulls(
+        client,
+        keys,
+        tasks=tasks,
+        lookup=lookup,
+        dead_letter_topics=dead_letter_topics,
+        follow_ups=follow_ups,
+        policies=policies,
+        due_notices=due_notices,
+    )
     time = StoreTime(clock, partial(client.execute_timed, "time", []))
     stats, topic_index, dead_letters = Stats(client, keys), TopicIndex(client, keys), DeadLetters(client, keys)
     return Store(
@@ -100,6 +120,7 @@ def build_store(client: StoreClient, clock: Clock, keys: Keys, policy: Policy, i
         listing=Listing(client, keys),
         dead_letters=dead_letters,
         dead_letter_topics=dead_letter_topics,
+        follow_ups=follow_ups,
         expiry=expiry,
         bulk_jobs=BulkJobs(client, keys),
         stats=stats,
@@ -125,6 +146,8 @@ def connect_store(
     instance: str,
     observer: Callable[[str], Callable[[float], None]],
     after_check: Callable[[Execute], Awaitable[None]] | None = None,
+    *,
+    count_follow_ups: Callable[[str, int], None] = lambda field, count: None,
 ) -> Store:
     """Return a store that is checked, and that need not be running yet.
 
@@ -140,7 +163,7 @@ def connect_store(
 
     redis = connect(settings.url, clock, settings.timeout_s)
     client = StoreClient(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)
-    return build_store(client, clock, Keys(settings.prefix, shards), policy, instance)
+    return build_store(client, clock, Keys(settings.prefix, shards), policy, instance, count_follow_ups)
 
 
 async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int) -> Store:

@@ -14,12 +14,12 @@ import msgspec
 
 from later.core.errors import Conflict, LaterError
 from later.core.policy import Deliver, Policy
-from later.core.policy_scopes import NO_SETTINGS, Level, Policies, PolicyScope, Settings
+from later.core.policy_scopes import FOLLOW_UP_FIELDS, NO_SETTINGS, Level, Policies, PolicyScope, Settings
 from later.store import scripts
 from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Bucket, Keys
-from later.store.schema import POLICY_CALLBACK, PULL
+from later.store.schema import FOLLOW_UPS, POLICY_CALLBACK, PULL
 from later.store.scripts import Argument, Command
 from later.store.shared_read import FRESH_S, MAX_STARTS, PacedRead, SharedRead
 
@@ -158,8 +158,13 @@ class PolicyBook:
 
 def _needs(settings: Settings) -> list[str]:
     """Return the names of what every daemon must know on a store with these settings."""
-    pulls, has_callback = settings.fields.get("deliver") == Deliver.PULL, bool(settings.fields.get("callback"))
-    return [need for need, is_needed in ((PULL, pulls), (POLICY_CALLBACK, has_callback)) if is_needed]
+    fields = settings.fields
+    needs = {
+        PULL: fields.get("deliver") == Deliver.PULL,
+        POLICY_CALLBACK: bool(fields.get("callback")),
+        FOLLOW_UPS: any(fields.get(name) for name in FOLLOW_UP_FIELDS),
+    }
+    return [need for need, is_needed in needs.items() if is_needed]
 
 
 def _arguments(scope: PolicyScope, version: int, replacement: Replacement) -> list[Argument]:

@@ -5,8 +5,10 @@ the items of many callers and makes few round trips, so that a `GroupCommit` can
 
 - `claim`: one round trip, or two if there are several shards, topics to choose from, or leases of several lengths: the
   first looks at the due times, so that the order is right over all of them. The caller leaves out paused topics. The
-  first round trip acks the tasks that the requests bring back, before it looks or claims.
-- `ack`, `release`, `extend`: one. `nack`: two, because the task says how many retries it has.
+  first round trip acks the tasks that the requests bring back, before it looks or claims; where these have follow-ups,
+  they are acked before, as by `ack`.
+- `ack`, `release`, `extend`: one. `nack`: two, because the task says how many retries it has. So does an `ack` of tasks
+  that have follow-ups, which say what the tasks were.
 """
 
 from __future__ import annotations
@@ -21,17 +23,18 @@ from later.core.dead_letter_topic import move_dead
 from later.core.errors import LaterError, NotFound
 from later.core.lease import Lease, lease_of
 from later.core.policy_scopes import Policies
-from later.core.retry import Nack, SettleTarget, Verdict, encode_failure, judge_nack, judge_unreadable, judge_unsent
+from later.core.retry import Nack, Verdict, encode_failure, judge_nack, judge_unreadable, judge_unsent
 from later.core.task import Task, pack_id
-from later.core.task_names import pack_remembered
 from later.store import scripts
+from later.store.acks import Acks
 from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.dead_letter_topics import DeadLetterTopics, TopicChange
 from later.store.due_notices import DueNotices
 from later.store.expiry import Expiry
 from later.store.fanout import LeadingCommands, fan_out, parse_flags
-from later.store.keys import Bucket, Keys, Shard, ShardTopic
+from later.store.follow_ups import FollowUps
+from later.store.keys import Bucket, Keys, ShardTopic
 from later.store.lookup import Lookup
 from later.store.policies import PolicyBook
 from later.store.pull_plan import MAX_ANSWER_BYTES, Demand, PulledTask, PullRequest, PullResult, Share, deal, plan_pull
@@ -59,9 +62,11 @@ class Pulls:
         self,
         client: StoreClient,
         keys: Keys,
+        *,
         tasks: Tasks,
         lookup: Lookup,
         dead_letter_topics: DeadLetterTopics,
+        follow_ups: FollowUps,
         policies: PolicyBook,
         due_notices: DueNotices,
     ) -> None:
@@ -70,6 +75,8 @@ class Pulls:
         self._tasks = tasks
         self._lookup = lookup
         self._dead_letter_topics = dead_letter_topics
+        self._follow_ups = follow_ups
+        self._acks = Acks(keys, tasks, lookup, follow_ups, policies)
         self._policies = policies
         self._due_notices = due_notices
         self._expiry = Expiry(client, keys)
@@ -85,8 +92,12 @@ class Pulls:
         """
         shares = [Share(request=request) for request in requests]
         acks: LeadingCommands | None = None
-        if done := [lease for request in requests for lease in request.done]:
-            groups, commands = self._tasks.settle_commands(self._targets(done), self._ack_arguments(done, now.high))
+        acked: list[bool | LaterError] = []
+        done = [lease for request in requests for lease in request.done]
+        if self._acks.need_reads(done):
+            acked = await self._acks.ack(done, now.high)
+        elif done:
+            groups, commands = self._acks.commands(done, now.high)
             acks = LeadingCommands(commands)
         missed = shares
         for look in range(MAX_LOOKS):
@@ -101,9 +112,10 @@ class Pulls:
             if not missed:
                 break
         if acks is not None:
-            answers = iter(settle_answers(groups, acks.answers, len(done)))
-            for share in shares:
-                share.acked = [next(answers) for _ in share.request.done]
+            acked = settle_answers(groups, acks.answers, len(done))
+        answers = iter(acked)
+        for share in shares:
+            share.acked = [next(answers) for _ in share.request.done]
         return [share.result() for share in shares]
 
     async def due_topics(self, topics: Sequence[str], now: int) -> list[str]:
@@ -134,12 +146,12 @@ class Pulls:
     async def ack(self, leases: Sequence[Lease], now: int) -> list[bool | LaterError]:
         """Remove tasks that are done at `now` (ms, the high end of the store's time); False if the lease was lost.
 
-        Ids that their callers chose are remembered, as the tasks say or the policies.
+        Their follow-up tasks are made. Ids that their callers chose are remembered, as the tasks say or the policies.
 
         Raises:
             StoreDown: whether anything was removed is not known. Doing it again is safe.
         """
-        return await self._settle(leases, self._ack_arguments(leases, now))
+        return await self._acks.ack(leases, now)
 
     async def nack(
         self, nacks: Sequence[LeaseNack], policies: Policies, now: int, random: Callable[[], float]
@@ -166,11 +178,13 @@ class Pulls:
                 verdict = move_dead(verdict, record.task, policies)
             else:
                 verdict = judge_unreadable(record.attempts, record.task, now)
-            judged.append((position, lease, verdict))
+            judged.append((position, lease, self._follow_ups.plan(record, verdict, policies)))
 
         async def settle(numbers: Sequence[int]) -> list[bool | LaterError]:
             some = [judged[number][1:] for number in numbers]
-            return await self._settle([lease for lease, _ in some], [_nack_arguments(*item) for item in some])
+            targets = self._acks.targets([lease for lease, _ in some])
+            follow_ups = [verdict.follow_up for _, verdict in some]
+            return await self._follow_ups.settle_leases(targets, [_nack_arguments(*item) for item in some], follow_ups)
 
         changes = [TopicChange.by_verdict(lease.topic, lease.fence, verdict) for _, lease, verdict in judged]
         answers = await self._dead_letter_topics.change_or_settle(changes, settle)
@@ -210,12 +224,6 @@ class Pulls:
 
     def _locate(self, lease: Lease) -> ShardTopic:
         return ShardTopic(self._keys.shard_of(lease.id), lease.topic.encode())
-
-    def _targets(self, leases: Sequence[Lease]) -> list[tuple[Shard, bytes, int]]:
-        return [(self._keys.shard_of(lease.id), lease.topic.encode(), 1) for lease in leases]
-
-    async def _settle(self, leases: Sequence[Lease], items: Sequence[SettleArguments]) -> list[bool | LaterError]:
-        return await self._tasks.settle_leases(self._targets(leases), items)
 
     async def _claim_once(self, shares: Sequence[Share], now: Interval, acks: LeadingCommands | None) -> None:
         """Look, claim and deal once; the first round trip begins with the acks, if there are any."""
@@ -347,7 +355,7 @@ class Pulls:
                 else judge_unreadable(attempt, task, now)
             )
             if verdict is not None:
-                verdict = move_dead(verdict, task, self._policies.latest) if isinstance(task, Task) else verdict
+                verdict = self._dead_letter_topics.plan(claim, verdict, self._policies.latest)
                 deaths.append(Settlement(claim, verdict, None))
             elif isinstance(task, Task):
                 lease = lease_of(task, claim.fence, claim.due_at)
@@ -356,20 +364,6 @@ class Pulls:
             answers = await self._dead_letter_topics.settle(deaths)
             share.deaths += [death for death, answer in zip(deaths, answers, strict=True) if answer is True]
         return live
-
-    def _ack_arguments(self, leases: Sequence[Lease], now: int) -> list[SettleArguments]:
-        policies = self._policies.latest
-        items: list[SettleArguments] = []
-        for lease in leases:
-            until: int | None = None
-            if lease.own_id:
-                until = policies.for_topic(lease.topic).remember_until(now, lease.remember_ms)
-            remembered = pack_remembered(lease.name) if lease.is_namespaced_uuid else b""
-            time = "" if until is None else until
-            items.append(
-                settle_arguments(pack_id(lease.id), lease.fence, SettleTarget.DONE, time, remembered, lease.has_ttl)
-            )
-        return items
 
 
 def _nack_arguments(lease: Lease, verdict: Verdict) -> SettleArguments:

@@ -23,7 +23,9 @@ PULL = "pull"
 """The name of pulled topics in `needs`: a version that does not know them would call the callbacks of tasks without."""
 POLICY_CALLBACK = "callback"
 """The name of policies with a callback in `needs`: a version that does not know them lets tasks without one die."""
-KNOWN_NEEDS = frozenset({PULL, POLICY_CALLBACK})
+FOLLOW_UPS = "follow-ups"
+"""What a daemon must know to end tasks of topics with an `on_dead` or `on_done`: others would make no follow-ups."""
+KNOWN_NEEDS = frozenset({PULL, POLICY_CALLBACK, FOLLOW_UPS})
 """Names of the features that a store may need of its daemons. `needs` in `later:meta` lists them, separated by commas.
 
 A version that stores something that older ones would misread writes its name there. So they refuse the store, which

@@ -37,7 +37,20 @@ PRELUDE = (_FOLDER / "prelude.lua").read_text("utf-8")
 
 def _load(*names: str) -> Script:
     """Return the script that these files are, one after the other, after the prelude."""
-    source = "\n".join([PRELUDE, *((_FOLDER / f"{name}.lua").read_text("utf-8") for name in names)])
+    return _build(PRELUDE, *map(_read, names))
+
+
+def _load_with_follow_ups(name: str) -> Script:
+    """Return the script that runs the script of this name as a function, and makes follow-up tasks."""
+    return _build(PRELUDE, "local function end_tasks(KEYS, ARGV)", _read(name), "end", _read("follow_ups"))
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / f"{name}.lua").read_text("utf-8")
+
+
+def _build(*parts: str) -> Script:
+    source = "\n".join(parts)
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -47,6 +60,8 @@ SETTLE = _load("settle")
 GIVE_BACK = _load("give_back")
 EXTEND = _load("extend")
 CHANGE_TOPIC = _load("change_topic")
+SETTLE_WITH_FOLLOW_UPS = _load_with_follow_ups("settle")
+CHANGE_TOPIC_WITH_FOLLOW_UPS = _load_with_follow_ups("change_topic")
 RELEASE = _load("release")
 DELETE = _load("delete")
 QUERY = _load("query")
@@ -73,6 +88,7 @@ RAMP = _load("ramp")
 RESUME = _load("resume")
 PERMIT = _load("permit")
 EXPIRE = _load("expire")
+EXPIRE_WITH_FOLLOW_UPS = _load_with_follow_ups("expire")
 SWEEP = _load("sweep")
 SET_POLICY = _load("set_policy")
 NEED = _load("need")
@@ -88,4 +104,10 @@ REPAIR = _load("repair")
 REPAIR_EXPIRY = _load("repair_expiry")
 REPAIR_WAKE = _load("repair_wake")
 
+WITH_FOLLOW_UPS = {
+    SETTLE.sha: SETTLE_WITH_FOLLOW_UPS,
+    CHANGE_TOPIC.sha: CHANGE_TOPIC_WITH_FOLLOW_UPS,
+    EXPIRE.sha: EXPIRE_WITH_FOLLOW_UPS,
+}
+"""The scripts that end tasks and make their follow-ups, by the digests of those that only end them."""
 BY_SHA = {script.sha: script for script in list(globals().values()) if isinstance(script, Script)}

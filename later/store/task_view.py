@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from later.core.clock import rfc3339
-from later.core.retry import Failure
+from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
@@ -49,6 +49,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     due_at: str | UnsetType
     died_at: str | UnsetType
+    done_at: str | UnsetType = UNSET
     attempts: int
     last_error: LastErrorView | None
     headers: list[str] | UnsetType = UNSET
@@ -80,6 +81,16 @@ def task_view(record: TaskRecord) -> TaskView:
         expires_at=UNSET if task is None or task.expires_at is None else rfc3339(task.expires_at),
         dead_letter=UNSET if task is None else dead_letter_view(task),
     )
+
+
+def ended_view(record: TaskRecord, verdict: Verdict) -> TaskView:
+    """Return the view of a task as it ends by a verdict: dead, as a query answers it then, or done."""
+    failure = verdict.failure or record.failure
+    ended = msgspec.structs.replace(record, state=Bucket.DEAD, score=verdict.at, failure=failure, first_due_at=None)
+    view = task_view(ended)
+    if verdict.target is SettleTarget.DEAD:
+        return view
+    return msgspec.structs.replace(view, state="done", done_at=view.died_at, died_at=UNSET, last_error=None)
 
 
 def last_error_view(failure: Failure | None, task: Task | None) -> LastErrorView | None:

@@ -215,7 +215,7 @@ class Tasks:
         """
         shards = self._keys.shards
         targets = [(shards[claim.shard], claim.topic.encode(), 1) for claim, _, _ in settlements]
-        return await self.settle_leases(targets, list(map(_settlement_arguments, settlements)))
+        return await self.settle_leases(targets, list(map(settlement_arguments, settlements)))
 
     async def settle_leases(
         self, targets: Sequence[tuple[Shard, bytes, int]], items: Sequence[SettleArguments]
@@ -339,7 +339,8 @@ def settle_arguments(
     return packed_id, fence, target, time, failure, int(has_ttl)
 
 
-def _settlement_arguments(settlement: Settlement) -> SettleArguments:
+def settlement_arguments(settlement: Settlement) -> SettleArguments:
+    """Return the arguments of the script `settle` by which a verdict is carried out."""
     claim, verdict, remember_until = settlement
     task, failure = claim.task, b""
     time: Argument = verdict.at

@@ -12,7 +12,6 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from later.core.dead_letter_topic import move_dead
 from later.core.errors import LaterError, UnreadableBody, format_traceback
 from later.core.held import Held
 from later.core.origin import Origin
@@ -278,7 +277,6 @@ class DeliveryPool:
         holds: list[Awaitable[None]] = []
         faulty: list[_Delivery] = []
         policies = self._store.policies.latest
-        moves_dead = bool(policies.dead_letter_topics)
         for delivery in deliveries:
             claim, task, result = delivery.claim, delivery.claim.task, delivery.result
             if isinstance(result, Outcome) and isinstance(task, Task):
@@ -295,8 +293,8 @@ class DeliveryPool:
             else:
                 assert isinstance(result, Verdict)  # what is put back is not settled
                 verdict = result
-            if moves_dead and isinstance(task, Task):
-                verdict = move_dead(verdict, task, policies)
+            if policies.leave_tasks:
+                verdict = self._store.dead_letter_topics.plan(claim, verdict, policies)
             settlements.append((delivery, Settlement(claim, verdict, _remember_until(task, policies, verdict.at))))
         for (topic, kind), count in counts.items():
             self._metrics.deliveries.inc(topic, kind, count)

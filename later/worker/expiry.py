@@ -44,7 +44,7 @@ class Expirer:
             return TickResult(0, None)
         deaths = [(task, expiry_failure(task.failure, now)) for task in expired]
         policies = await self._store.policies.current()
-        if policies.dead_letter_topics:
+        if policies.leave_tasks:
             results = await self._store.dead_letter_topics.expire(deaths, now, policies)
         else:
             results = await self._store.expiry.expire(deaths, now)

@@ -92,8 +92,8 @@ class Settler(Generic[Delivery]):
         """Settle a group in one round trip, after `tries` tries without an answer."""
         answers: Sequence[bool | LaterError]
         try:
-            moves_dead = self._store.policies.latest.dead_letter_topics
-            settle = self._store.dead_letter_topics.settle if moves_dead else self._store.tasks.settle
+            leave_tasks = self._store.policies.latest.leave_tasks
+            settle = self._store.dead_letter_topics.settle if leave_tasks else self._store.tasks.settle
             answers = await settle([settlement for _, settlement in group])
         except LaterError as error:
             answers = [error] * len(group)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Policy, format_policy
-from later.core.policy_scopes import Policies, namespace_scope
+from later.core.policy_scopes import FOLLOW_UP_FIELDS, Policies, namespace_scope
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
@@ -53,6 +53,8 @@ SETTABLE: list[tuple[str, Any, Any]] = [
     ("dead_to", "shop/failed", "shop/lost"),
     ("dead_ttl", 3600, 0),
     ("remember", 900, 604_800),
+    ("on_dead", "shop/dead", "shop/lost"),
+    ("on_done", "shop/done", "shop/audit"),
 ]
 """Each field with two different values."""
 
@@ -94,6 +96,9 @@ class TestPolicies:
             "/namespaces/shop",
             (format_policy(DEFAULT_POLICY)[field], "daemon"),
         )
+        if field in FOLLOW_UP_FIELDS:  # otherwise it is warned of
+            for target in (first, second):
+                await api.request("PATCH", f"/topics/{quote(target, safe='')}/policy", {"deliver": "pull"})
         assert await api.request("PATCH", f"{namespace}/policy", {field: first}) == (200, {field: first})
         assert (await applied(api, namespace))[field] == (first, "namespace")
         assert (await applied(api, topic))[field] == (first, "namespace")
@@ -209,6 +214,8 @@ WRONG: list[tuple[str, str, str]] = [
     ("dead_to", "5", 'a topic of the same namespace, or "" for none, or null to inherit, got 5'),
     ("dead_ttl", "-1", "a number of seconds from 0 to 31561920000, or null to inherit, got -1"),
     ("remember", "-1", "a number of seconds from 0 to 31561920000, or null to inherit, got -1"),
+    ("on_dead", "5", 'a topic of the same namespace, or "" for none, or null to inherit, got 5'),
+    ("on_done", '"a\\nb"', 'a topic of the same namespace, or "" for none, or null to inherit, got "a\\nb"'),
 ]
 
 

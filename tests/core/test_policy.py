@@ -61,12 +61,15 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "dead_to": ("shop/failed", "shop/lost", "shop/mail/failed"),
     "dead_ttl": (1, 86_400, 0.5),
     "remember": (0, 900, 0.5),
+    "on_dead": ("shop/dead", "shop/lost", "shop/mail/dead"),
+    "on_done": ("shop/done", "shop/audit", "shop/mail/done"),
 }
 """Three values of each field as they are written; the first two differ."""
 
+TOPIC_FIELDS = ("dead_to", "on_dead", "on_done")
 TAKE_ZERO = sorted(
     set(POLICY_FIELDS)
-    - {"delay_mode", "delays", "timeout", "ack", "paused", "sign", "deliver", "callback", "claim_lease", "dead_to"}
+    - {"delay_mode", "delays", "timeout", "ack", "paused", "sign", "deliver", "callback", "claim_lease", *TOPIC_FIELDS}
 )
 
 
@@ -181,7 +184,7 @@ class TestWrongValues:
         [
             *((name, [-1, -0.001, True, False, "15", [], {}, float("nan"), float("inf"), 10**400])
               for name in POLICY_FIELDS
-              if name not in ("delay_mode", "delays", "ack", "paused", "callback", "dead_to")),
+              if name not in ("delay_mode", "delays", "ack", "paused", "callback", *TOPIC_FIELDS)),
             ("timeout", [0, 0.999, 120.001]),
             ("retry", [1001, 1.5, -1.0]),
             ("retry_jitter", [1.001]),
@@ -193,7 +196,7 @@ class TestWrongValues:
             ("delays", [0, 1, "true", "off"]),
             ("paused", [0, 1, "yes"]),
             ("callback", [-1, 0, True, [], {}, float("nan")]),
-            ("dead_to", [0, True, [], {}, "/x", "x/", "a\nb", "x" * 256, "\ud800"]),
+            *((name, [0, True, [], {}, "/x", "x/", "a\nb", "x" * 256, "\ud800"]) for name in TOPIC_FIELDS),
         ],
     )  # fmt: skip
     def test_a_wrong_value_is_refused_by_name(self, field: str, values: list[object]) -> None:

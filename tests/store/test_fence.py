@@ -36,7 +36,7 @@ ENDING_VERBS: dict[str, Verb] = {
     "died": lambda store, claim: store.tasks.settle([died(claim)]),
     "moved": lambda store, claim: store.dead_letter_topics.settle([moved(claim)]),
     "given back": lambda store, claim: store.tasks.give_back([claim]),
-    "acked": lambda store, claim: store.pulls.ack([lease(claim)], NOW + 10**9),
+    "acked": lambda store, claim: store.pulls.ack([lease(claim)], NOW),
     "released": lambda store, claim: store.pulls.release([lease(claim)]),
 }
 LATE_VERBS = ENDING_VERBS | {
