@@ -1,0 +1,205 @@
+"""Calls in applications of each framework, sync and async handlers, with and without a slash at the path's end."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import django
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+from django.conf import settings
+from django.core.handlers.wsgi import WSGIHandler
+from django.urls import path as django_path
+from fastapi import FastAPI
+from flask import Flask
+from starlette.applications import Starlette
+
+from later.handlers.registry import Handlers
+from later.receiver.asgi import AsgiReceiver
+from later.receiver.callback import MAX_BODY_BYTES
+from later.receiver.frameworks import add_receiver, django_view
+from later.receiver.receiver import Receiver
+from later.receiver.wsgi import WsgiReceiver
+from tests.cases import each_case
+from tests.receiver.calls import build_call, build_receiver
+
+Request = Callable[[str, str, dict[str, str], bytes], Awaitable[tuple[int, dict[str, str], bytes]]]
+
+THREADS: set[int] = set()
+urlpatterns: list[Any] = []
+
+
+def build_handlers() -> Handlers:
+    handlers = Handlers()
+
+    @handlers.handler
+    async def on_the_loop(number: int) -> None:
+        assert number == 7
+
+    @handlers.handler
+    def in_a_thread(number: int) -> None:
+        assert number == 7
+        THREADS.add(threading.get_ident())
+
+    return handlers
+
+
+def over_asgi(app: Any) -> Request:
+    async def request(
+        method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        half = len(body) // 2
+        incoming: list[Any] = [
+            {"type": "http.request", "body": body[:half], "more_body": True},
+            {"type": "http.request", "body": body[half:]},
+        ]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return incoming.pop(0) if incoming else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+            "path": path, "raw_path": path.encode(), "root_path": "", "query_string": b"", "server": ("app", 80),
+            "headers": [(name.title().encode(), value.encode()) for name, value in headers.items()],
+        }  # fmt: skip
+        await app(scope, receive, send)
+        answered = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+        return sent[0]["status"], answered, b"".join(message.get("body", b"") for message in sent[1:])
+
+    return request
+
+
+def over_wsgi(app: Any) -> Request:
+    async def request(
+        method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        environ: dict[str, Any] = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
+        environ |= {
+            "REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": "", "QUERY_STRING": "", "SERVER_NAME": "app",
+            "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1", "wsgi.url_scheme": "http", "wsgi.errors": io.StringIO(),
+            "CONTENT_LENGTH": str(len(body)), "CONTENT_TYPE": "application/json", "wsgi.input": io.BytesIO(body),
+        }  # fmt: skip
+        started: list[Any] = []
+
+        def call() -> bytes:
+            chunks = app(environ, lambda status, headers, exc_info=None: started.extend((status, headers)))
+            return b"".join(chunks)
+
+        answer = await asyncio.to_thread(call)
+        return int(started[0][:3]), {name.lower(): value for name, value in started[1]}, answer
+
+    return request
+
+
+def over_http(app: web.Application) -> Request:
+    async def request(
+        method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        async with (
+            TestServer(app) as server,
+            ClientSession() as session,
+            session.request(method, server.make_url(path), headers=headers, data=io.BytesIO(body)) as answer,
+        ):
+            answered = {name.lower(): value for name, value in answer.headers.items()}
+            return answer.status, answered, await answer.read()
+
+    return request
+
+
+def added(app: Any, receiver: Receiver) -> Any:
+    add_receiver(app, "/later", receiver)
+    return app
+
+
+def django_app(receiver: Receiver) -> Any:
+    if not settings.configured:
+        middleware = ["django.middleware.csrf.CsrfViewMiddleware"]
+        settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="x", MIDDLEWARE=middleware)
+        django.setup()
+    urlpatterns[:] = [django_path(each, django_view(receiver)) for each in ("later", "later/")]
+    return WSGIHandler()
+
+
+FRAMEWORKS: dict[str, Callable[[Receiver], Request]] = {
+    "fastapi": lambda receiver: over_asgi(added(FastAPI(), receiver)),
+    "starlette": lambda receiver: over_asgi(added(Starlette(), receiver)),
+    "asgi": lambda receiver: over_asgi(AsgiReceiver(receiver)),
+    "aiohttp": lambda receiver: over_http(added(web.Application(), receiver)),
+    "flask": lambda receiver: over_wsgi(added(Flask("app"), receiver)),
+    "django": lambda receiver: over_wsgi(django_app(receiver)),
+    "wsgi": lambda receiver: over_wsgi(WsgiReceiver(receiver)),
+}
+
+
+@each_case("framework", FRAMEWORKS)
+async def test_each_framework_takes_calls(framework: str) -> None:
+    handlers = build_handlers()
+    for path in ("/later", "/later/"):
+        for topic in ("on_the_loop", "in_a_thread"):
+            request = FRAMEWORKS[framework](build_receiver(handlers))
+            status, headers, body = await request("POST", path, *build_call(topic, "7"))
+            assert (status, body) == (200, b'{"code":100}'), (path, topic)
+            assert headers["content-type"] == "application/json"
+
+
+@each_case("framework", FRAMEWORKS)
+async def test_each_framework_says_the_reason_of_a_failure(framework: str) -> None:
+    request = FRAMEWORKS[framework](build_receiver(build_handlers()))
+    status, headers, _ = await request("POST", "/later", *build_call("in_a_thread", "8"))
+    assert (status, headers["later-reason"][:14]) == (500, "AssertionError")
+
+
+@each_case("framework", FRAMEWORKS)
+async def test_each_framework_refuses_other_calls(framework: str) -> None:
+    build = FRAMEWORKS[framework]
+    handlers = build_handlers()
+    status, headers, _ = await build(build_receiver(handlers))("GET", "/later", {}, b"")
+    assert (status, headers["allow"]) == (405, "POST")
+    headers, body = build_call("on_the_loop", "7")
+    assert (await build(build_receiver(handlers))("POST", "/later", headers, body + b" "))[0] == 401
+    large = b" " * (MAX_BODY_BYTES + 1)
+    assert (await build(build_receiver(handlers))("POST", "/later", headers, large))[0] == 413
+    whole = body + b" " * (MAX_BODY_BYTES - len(body))
+    assert (await build(build_receiver(handlers, signed=False))("POST", "/later", headers, whole))[0] == 200
+
+
+async def test_under_wsgi_a_function_runs_in_the_thread_of_its_request() -> None:
+    THREADS.clear()
+    handlers = build_handlers()
+    threads: set[int] = set()
+    wsgi = WsgiReceiver(build_receiver(handlers))
+
+    def app(*arguments: Any) -> Any:
+        threads.add(threading.get_ident())
+        return wsgi(*arguments)
+
+    await over_wsgi(app)("POST", "/later", *build_call("in_a_thread", "7"))
+    assert threads == THREADS
+
+
+async def test_a_client_that_leaves_while_it_sends_is_no_error() -> None:
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pytest.fail(f"sent {message}")
+
+    await AsgiReceiver(build_receiver(Handlers()))({"type": "http"}, receive, send)
+
+
+@each_case(
+    "app, path, error",
+    [(object(), "/later", TypeError), (FastAPI(), "later", ValueError), (Flask("x"), "/", ValueError)],
+)
+def test_applications_and_paths_that_are_not_known_are_refused(app: Any, path: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        add_receiver(app, path, build_receiver(Handlers()))
