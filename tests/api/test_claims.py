@@ -183,6 +183,14 @@ async def test_a_pushed_topic_cannot_be_claimed() -> None:
         )  # fmt: skip
 
 
+async def test_limits_of_deliveries_are_none_of_claims() -> None:
+    policy = Policy(deliver=Deliver.PULL, rate=1, concurrency=1, ramp_ms=60_000)
+    async with serve_api(policy=policy) as api:
+        await api.store.tasks.create([a_task(topic="jobs", callback="", created_at=NOW - 1000) for _ in range(3)])
+        answers = [await api.post("/claim", {"topic": "jobs", "max": 2}) for _ in range(2)]
+        assert [len(answer["tasks"]) for _, answer in answers] == [2, 1]
+
+
 async def test_nothing_is_claimed_of_a_paused_topic() -> None:
     async with serve_api(policy=Policy(deliver=Deliver.PULL, paused=True)) as api:
         await put(api, a_pulled_task())

@@ -359,9 +359,9 @@ async def end_leases(zaqar: Messages) -> None:
 
 async def test_a_claim_ends_with_its_lease_and_its_messages_are_claimed_again() -> None:
     async with serve_messages() as zaqar:
-        [id] = await zaqar.post({})
+        id, done = await zaqar.post({}, {})
         claimed = await zaqar.call("POST", f"{QUEUE}/claims", {"ttl": 60, "grace": 60})
-        [href] = [message["href"] for message in claimed.body["messages"]]
+        href, _ = [message["href"] for message in claimed.body["messages"]]
         path = claimed.headers["Location"]
         zaqar.pass_ms(59_990)
         await end_leases(zaqar)
@@ -369,6 +369,7 @@ async def test_a_claim_ends_with_its_lease_and_its_messages_are_claimed_again() 
         assert (await zaqar.call("POST", f"{QUEUE}/claims")).status == 204
         zaqar.pass_ms(60_010)
         assert [(await zaqar.call(method, path, body)).status for method, body in CALLS_OF_A_CLAIM] == [404, 404, 204]
+        assert (await zaqar.call("DELETE", f"{MESSAGES}/{done}")).status == 204  # no claim holds it
         await end_leases(zaqar)
         assert await zaqar.error("DELETE", href) == NOT_CLAIMED
         again = await zaqar.call("POST", f"{QUEUE}/claims", {"ttl": 60, "grace": 60})
