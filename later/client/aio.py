@@ -30,7 +30,7 @@ from later.client.calls import MovedTasks, State
 from later.client.connection_settings import ConnectionSettings, check_settings, forget_after_fork
 from later.client.create_queue import CreateQueue
 from later.client.machine_clock import monotonic_s, wall_ms, wall_time
-from later.client.policy_check import AppliedPolicies, policy_refusal, topic_to_check
+from later.client.policy_check import AppliedPolicies, fit_draft, policy_refusal, topic_to_check
 from later.core.durations import Seconds
 from later.core.errors import LaterError, Refused, Unavailable
 from later.core.policy import PolicyValue
@@ -102,8 +102,7 @@ class AsyncClient:
             topic, content, callback=callback, delay=delay, at=at, id=id, retry=retry, ttl=ttl, headers=headers,
             remember=remember,
         )  # fmt: skip
-        await self._check_policy(draft)
-        item = calls.create_item(draft, wall_ms())
+        item = calls.create_item(await self._fit_policy(draft), wall_ms())
         return await (self._loop().creates.create(item) if self._coalesce else self._create(item))
 
     async def create_many(self, drafts: Iterable[Draft]) -> Results[Enqueued]:
@@ -111,8 +110,7 @@ class AsyncClient:
         items: list[BatchItem[Enqueued]] = []
         for position, draft in enumerate(drafts):
             try:
-                await self._check_policy(draft)
-                items.append(calls.create_item(draft, wall_ms()))
+                items.append(calls.create_item(await self._fit_policy(draft), wall_ms()))
             except Refused as error:
                 errors[position] = error
         return calls.with_errors(await self._create_batch(items), errors)
@@ -343,19 +341,21 @@ class AsyncClient:
 
     # Policies
 
-    async def _check_policy(self, draft: Draft) -> None:
-        """Refuse a draft by its topic's policy, if one that was just read refuses it, too. Raises PolicyRefusal."""
+    async def _fit_policy(self, draft: Draft) -> Draft:
+        """Return a draft as its topic's policy takes it. Raises PolicyRefusal: one that was just read refuses it."""
         topic = topic_to_check(draft)
         if not self._check or topic is None:
-            return
+            return draft
         is_known, policies = self._policies.find(topic, monotonic_s())
         if not is_known:
             policies = await self._read_policy(topic)
-        refusal = policy_refusal(draft, policies, wall_ms())
+        refusal = policy_refusal(fit_draft(draft, policies), policies, wall_ms())
         if refusal is not None and is_known:
-            refusal = policy_refusal(draft, await self._read_policy(topic), wall_ms())
+            policies = await self._read_policy(topic)
+            refusal = policy_refusal(fit_draft(draft, policies), policies, wall_ms())
         if refusal is not None:
             raise refusal
+        return fit_draft(draft, policies)
 
     async def _read_policy(self, topic: str) -> Policies | None:
         """Return a topic's policy as the daemon applies it; None if it does not say: then nothing is checked.

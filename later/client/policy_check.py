@@ -6,10 +6,12 @@ so that the daemon says what it takes.
 
 from __future__ import annotations
 
+import msgspec
+
 from later.client.answers import AppliedPolicy
 from later.core.admit import admit
 from later.core.errors import PolicyRefusal, Refused
-from later.core.policy import DEFAULT_POLICY
+from later.core.policy import DEFAULT_POLICY, PULL
 from later.core.policy_scopes import Policies, Settings
 from later.core.task import Draft
 from later.core.validation import parse_topic
@@ -52,6 +54,13 @@ def topic_to_check(draft: Draft) -> str | None:
         return parse_topic(draft.topic)
     except Refused:
         return None
+
+
+def fit_draft(draft: Draft, policies: Policies | None) -> Draft:
+    """Return the draft without its callback if consumers claim the topic's tasks: then the daemon takes none."""
+    if policies is None or draft.callback is None or policies.daemon.deliver is not PULL:
+        return draft
+    return msgspec.structs.replace(draft, callback=None)
 
 
 def policy_refusal(draft: Draft, policies: Policies | None, now: int) -> PolicyRefusal | None:

@@ -32,7 +32,7 @@ from later.client.calls import MovedTasks, State
 from later.client.connection_settings import check_settings, forget_after_fork
 from later.client.http import ApiClient
 from later.client.machine_clock import monotonic_s, wall_ms, wall_s, wall_time
-from later.client.policy_check import AppliedPolicies, policy_refusal, topic_to_check
+from later.client.policy_check import AppliedPolicies, fit_draft, policy_refusal, topic_to_check
 from later.core.durations import Seconds
 from later.core.errors import LaterError, Refused, Unavailable
 from later.core.policy import PolicyValue
@@ -91,8 +91,7 @@ class Client:
             topic, content, callback=callback, delay=delay, at=at, id=id, retry=retry, ttl=ttl, headers=headers,
             remember=remember,
         )  # fmt: skip
-        self._check_policy(draft)
-        return self._send(calls.create(calls.create_item(draft, wall_ms())))
+        return self._send(calls.create(calls.create_item(self._fit_policy(draft), wall_ms())))
 
     def create_many(self, drafts: Iterable[Draft]) -> Results[Enqueued]:
         """Create many tasks, made by `draft`; return an answer or an error for each, in order.
@@ -103,8 +102,7 @@ class Client:
         items: list[BatchItem[Enqueued]] = []
         for position, draft in enumerate(drafts):
             try:
-                self._check_policy(draft)
-                items.append(calls.create_item(draft, wall_ms()))
+                items.append(calls.create_item(self._fit_policy(draft), wall_ms()))
             except Refused as error:
                 errors[position] = error
         return calls.with_errors(self._send_batch("/create/batch", items), errors)
@@ -359,19 +357,21 @@ class Client:
 
     # Policies
 
-    def _check_policy(self, draft: Draft) -> None:
-        """Refuse a draft by its topic's policy, if one that was just read refuses it, too. Raises PolicyRefusal."""
+    def _fit_policy(self, draft: Draft) -> Draft:
+        """Return a draft as its topic's policy takes it. Raises PolicyRefusal: one that was just read refuses it."""
         topic = topic_to_check(draft)
         if not self._check or topic is None:
-            return
+            return draft
         is_known, policies = self._policies.find(topic, monotonic_s())
         if not is_known:
             policies = self._fetch_policy(topic)
-        refusal = policy_refusal(draft, policies, wall_ms())
+        refusal = policy_refusal(fit_draft(draft, policies), policies, wall_ms())
         if refusal is not None and is_known:
-            refusal = policy_refusal(draft, self._fetch_policy(topic), wall_ms())
+            policies = self._fetch_policy(topic)
+            refusal = policy_refusal(fit_draft(draft, policies), policies, wall_ms())
         if refusal is not None:
             raise refusal
+        return fit_draft(draft, policies)
 
     def _fetch_policy(self, topic: str) -> Policies | None:
         """Return a topic's policy as the daemon applies it; None if it does not say: then nothing is checked."""

@@ -20,6 +20,7 @@ class StubRequest(NamedTuple):
     method: str
     path: str
     body: bytes
+    authorization: str | None = None
 
     @property
     def ids(self) -> list[str]:
@@ -83,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        answer = self.stub.answer(StubRequest(self.command, self.path, body))
+        answer = self.stub.answer(StubRequest(self.command, self.path, body, self.headers.get("Authorization")))
         sent = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         self.send_response(answer.status)
         self.send_header("Content-Length", str(len(sent)))
