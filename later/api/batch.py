@@ -38,9 +38,11 @@ from later.api.response_schemas import (
 )
 from later.api.routes import AUTHORIZATION
 from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
+from later.api.task_creation import carry_out
 from later.core.admit import admit
 from later.core.clock import rfc3339
 from later.core.errors import Conflict, Denied, LaterError, NotFound, PolicyRefusal, Refused, StoreDown, StoreFault
+from later.core.if_exists import Creation, creation_of
 from later.core.json_body import parse_draft
 from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id
@@ -49,7 +51,7 @@ from later.core.validation import check_id
 from later.metrics import Metrics
 from later.store.bulk_jobs import batch_digest
 from later.store.open import Store
-from later.store.types import CreateResult, Deletion, JobBatch
+from later.store.types import CreateResult, Deletion, JobBatch, UpdatedTask
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 ITEMS_PER_TURN = 500
@@ -110,10 +112,15 @@ class BatchHandlers:
             policies = await self._store.policies.current()
             now = (await self._store.time.now()).high
 
+            others = dict[int, Creation]()  # those that do not keep what is there, by the identities of their tasks
+
             def admit_item(policies: Policies, item: bytes) -> Task:
                 draft = parse_draft(item)
                 task = admit(draft, policies, now, draft.id or new_id(), caller)
                 self._check_callback(task.callback)
+                creation = creation_of(draft, task, policies, in_job=job is not None)
+                if creation is not task:
+                    others[id(task)] = creation
                 return task
 
             tasks = await self._admit(items, policies, admit_item)
@@ -128,11 +135,25 @@ class BatchHandlers:
             batch = None
             if job is not None:
                 batch = JobBatch(job, batch_digest(items, tasks), refused, now + self._remember_ms, run)
-            answers = await _call_for_valid(tasks, partial(self._store.tasks.create, batch=batch))
+            create = partial(self._carry_out, others) if others else partial(self._create, batch)
+            answers = await _call_for_valid(tasks, create)
             if batch is not None:
                 with suppress(StoreDown):
                     await self._store.bulk_jobs.uncount_failed(batch, items, tasks, answers)
         return json_response(self._finish_create(tasks, answers))
+
+    async def _create(self, batch: JobBatch | None, tasks: Sequence[Task]) -> list[CreateResult | LaterError]:
+        """Store tasks, count them into the job of the batch, and signal the new ones."""
+        results = await self._store.tasks.create(tasks, batch)
+        if created := [task for task, result in zip(tasks, results, strict=True) if result is True]:
+            self._signals.tasks_created(created)
+        return results
+
+    async def _carry_out(
+        self, others: Mapping[int, Creation], tasks: Sequence[Task]
+    ) -> list[CreateResult | LaterError]:
+        """Store tasks, each as its create says."""
+        return await carry_out(self._store, self._signals, [others.get(id(task), task) for task in tasks])
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query/batch`."""
@@ -247,22 +268,21 @@ class BatchHandlers:
     def _finish_create(
         self, tasks: Sequence[Task | Refused], answers: Sequence[CreateResult | LaterError]
     ) -> BatchCreateResponse:
-        """Count the items in the metrics, signal the new tasks, and return the answer."""
-        pairs = list(zip(tasks, answers, strict=True))
+        """Count the items in the metrics, and return the answer."""
         errors = _count_errors(answers)
-        created = [task for task, answer in pairs if isinstance(task, Task) and answer is True]
-        existing = len(answers) - errors.refused - errors.failed - len(created)
-        self._metrics.tasks_created.inc(len(created))
-        self._metrics.tasks_duplicate.inc(existing)
+        conflicts = sum(isinstance(answer, Conflict) for answer in answers)
+        created = sum(answer is True for answer in answers)
+        existing = len(answers) - errors.refused - errors.failed - conflicts - created
+        self._metrics.tasks_created.inc(created)
+        self._metrics.tasks_duplicate.inc(existing + conflicts)
         self._metrics.tasks_refused.inc(errors.refused)
-        if created:
-            self._signals.tasks_created(created)
         return BatchCreateResponse(
-            created=len(created),
+            created=created,
             existing=existing,
-            refused=errors.refused,
+            updated=sum(isinstance(answer, UpdatedTask) for answer in answers) or UNSET,
+            refused=errors.refused + conflicts,
             failed=errors.failed,
-            results=[_create_result(task, answer) for task, answer in pairs],
+            results=[_create_result(task, answer) for task, answer in zip(tasks, answers, strict=True)],
         )
 
 
@@ -334,5 +354,9 @@ def _create_result(task: Task | Refused, answer: CreateResult | LaterError) -> C
         return BatchItemError(error_body(answer))
     created = answer is True
     return CreateResponse(
-        id=task.id, due_at=due_time(task, answer), created=created, warning=expiry_warning(task, created)
+        id=task.id,
+        due_at=due_time(task, answer),
+        created=created,
+        updated=isinstance(answer, UpdatedTask) or UNSET,
+        warning=expiry_warning(task, created),
     )

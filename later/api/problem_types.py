@@ -10,6 +10,7 @@ from typing import NamedTuple
 from later.core.errors import (
     Conflict,
     CrossSite,
+    IdExists,
     IdTaken,
     InFlight,
     LaterError,
@@ -105,8 +106,10 @@ IN_FLIGHT = ProblemType(
 )  # fmt: skip
 EXISTS = ProblemType(
     "exists", 409, "The id is not free",
-    "The UUID that was chosen as an id is that of a task which is not in the namespace of the request's key.",
-    "Choose another id. Ids that are no UUIDs are of the key's namespace alone, so they never meet others'.",
+    'A create with `"if_exists": "error"` has an id that a task has, or that is remembered because its task has\n'
+    "ended. Or the UUID that was chosen as an id is that of a task which is not in the namespace of the request's key.",
+    "Choose another id, or decide what is to happen to the task that is there: `if_exists` takes `keep` and `update`.\n"
+    "Ids that are no UUIDs are of the key's namespace alone, so they never meet others'.",
 )  # fmt: skip
 CHANGED = ProblemType(
     "changed", 409, "The present state does not allow it",
@@ -194,6 +197,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (Unsupported, UNSUPPORTED),
     (CrossSite, CROSS_SITE),
     (IdTaken, EXISTS),
+    (IdExists, EXISTS),
     (NotKnown, NO_KEY),
     (NotAllowed, NOT_ALLOWED),
     (TooOften, TOO_OFTEN),

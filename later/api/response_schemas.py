@@ -17,11 +17,15 @@ EXPIRES_BEFORE_DUE = "The task will expire before it is due and never be deliver
 
 
 class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a create. `due_at` is that of the task that is there now, and absent if it is dead or has ended."""
+    """The answer to a create. `due_at` is that of the task that is there now, and absent if it is dead or has ended.
+
+    `updated` is true if that task was there before, and was edited.
+    """
 
     id: str
     due_at: str | UnsetType = UNSET
     created: bool | UnsetType = UNSET
+    updated: bool | UnsetType = UNSET
     warning: str | UnsetType = UNSET
 
 
@@ -47,10 +51,14 @@ class BatchItemError(msgspec.Struct, frozen=True):
 
 
 class BatchCreateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `/create/batch`. `failed` counts items that could not be stored now."""
+    """The answer to `/create/batch`. `failed` counts items that could not be stored now.
+
+    `updated` counts those of the existing tasks that were edited, and is left out if there are none.
+    """
 
     created: int
     existing: int
+    updated: int | UnsetType = UNSET
     refused: int
     failed: int
     results: list[CreateResponse | BatchItemError]

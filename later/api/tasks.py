@@ -14,16 +14,17 @@ from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
 from later.api.response_schemas import CreateResponse, deletion_view, due_time, expiry_warning
-from later.api.task_creation import create_tasks
+from later.api.task_creation import carry_out_counted, create_tasks
 from later.core.admit import admit
 from later.core.errors import PolicyRefusal, Refused
+from later.core.if_exists import Creation, creation_of
 from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
 from later.store.task_view import task_view
-from later.store.types import CreateResult
+from later.store.types import CreateResult, UpdatedTask
 
 
 class TaskHandlers:
@@ -43,6 +44,8 @@ class TaskHandlers:
         timeout_s = store.client.timeout_s
         create = partial(create_tasks, store, metrics, signals)
         self._create: GroupCommit[Task, CreateResult] = GroupCommit(create, queue_timeout_s=timeout_s)
+        carry_out = partial(carry_out_counted, store, metrics, signals)
+        self._carry_out: GroupCommit[Creation, CreateResult] = GroupCommit(carry_out, queue_timeout_s=timeout_s)
         self._query = GroupCommit(store.lookup.query, queue_timeout_s=timeout_s)
         self._delete = GroupCommit(store.edits.delete, queue_timeout_s=timeout_s)
         self._metrics = metrics
@@ -61,7 +64,11 @@ class TaskHandlers:
                 except PolicyRefusal:
                     task = admit(draft, await self._store.policies.reread(), now.high, new_id(), request[CALLER])
                 self._check_callback(task.callback)
-                result = await self._create(task, len(task.content))
+                if draft.if_exists is None:
+                    result = await self._create(task, len(task.content))
+                else:
+                    creation = creation_of(draft, task, self._store.policies.latest)
+                    result = await self._carry_out(creation, len(task.content))
         except Refused:
             self._metrics.tasks_refused.inc()
             raise
@@ -71,6 +78,7 @@ class TaskHandlers:
                 id=task.id,
                 due_at=due_time(task, result),
                 created=created if task.own_id else UNSET,
+                updated=isinstance(result, UpdatedTask) or UNSET,
                 warning=expiry_warning(task, created),
             )
         )

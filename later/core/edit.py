@@ -50,6 +50,21 @@ class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise Refused(f"expected something to change: {fields}; got none of these")
 
 
+def changes_of(draft: Draft) -> TaskChanges:
+    """Return the changes that a create asks for of the task that has its id. What it does not say stays."""
+    return TaskChanges(
+        id=draft.id,
+        delay=draft.delay,
+        execute_time=draft.execute_time,
+        content=draft.content,
+        callback=UNSET if draft.callback is None else draft.callback,
+        headers=draft.headers,
+        retry=draft.retry,
+        ttl=UNSET if draft.ttl is None else draft.ttl,
+        context=draft.context,
+    )
+
+
 def edit(task: Task, changes: TaskChanges, policies: Policies, now: int) -> Task:
     """Return the task with these changes, made at `now` (ms, the high end of the store's time).
 

@@ -105,6 +105,10 @@ class Conflict(LaterError):
     """Nobody's fault: the task's present state does not allow it; the text says why."""
 
 
+class IdExists(Conflict):
+    """Nobody's fault: the id of a create that asked for a free one is in use, or remembered."""
+
+
 class InFlight(Conflict):
     """Nobody's fault: the task is in flight, which does not allow it."""
 

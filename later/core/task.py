@@ -29,6 +29,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     id: str | None = None
     remember: float | None = None
     context: dict[str, str] | None = None
+    if_exists: str | None = None
 
 
 class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -39,6 +39,7 @@ EXPECTED = {
     "ttl": "a number of seconds > 0",
     "id": "1 to 128 characters of A-Za-z0-9._~:-",
     "remember": "a number of seconds ≥ 0",
+    "if_exists": '"keep", "update" or "error"',
     "namespace": f"a string of 1 to {MAX_TOPIC_BYTES} bytes without control characters or a /",
 }
 """The values that each field of a task takes, as a refusal states them."""

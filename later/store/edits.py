@@ -6,7 +6,7 @@ another body by then, the verb starts over.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,12 +16,12 @@ from later.core.task import Task, encode_task, pack_id
 from later.core.task_names import id_of, pack_remembered
 from later.store import scripts
 from later.store.client import StoreClient
-from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket
+from later.store.codec import StoredTask, TaskRow, build_record, in_no_bucket
 from later.store.dead_letter_topics import DeadLetterTopics
 from later.store.dead_letters import Redrive, redrive_command
 from later.store.fanout import fan_out
 from later.store.keys import Bucket, Keys, Shard, ShardTopic
-from later.store.lookup import MAX_STARTS, Lookup, apply_in_batches, changed_too_often
+from later.store.lookup import MAX_STARTS, Lookup, apply_in_batches, apply_in_order, changed_too_often
 from later.store.scripts import Argument, Command
 from later.store.types import Deletion, TaskEdit, TaskRecord
 
@@ -68,7 +68,7 @@ class Edits:
 
     async def update(self, edits: Sequence[TaskEdit]) -> list[Result]:
         """Edit tasks in delay or error; return where each is then. `Conflict` for one that is in flight or dead."""
-        return await _apply_in_order(edits, partial(self._apply, _update_verb()))
+        return await apply_in_order(edits, _id, partial(self._apply, _update_verb()))
 
     async def run_now(self, ids: Sequence[str], now: int) -> list[Result]:
         """Make tasks in delay, error or dead due now; return where each is then. `Conflict` for one in flight."""
@@ -85,7 +85,7 @@ class Edits:
                 return results | dict.fromkeys(dead, error)  # the others are done
             return results | {id: result for id, result in back.items() if not isinstance(result, Conflict)}
 
-        return await _apply_in_order(ids, apply)
+        return await apply_in_order(ids, str, apply)
 
     async def redrive(self, ids: Sequence[str], now: int) -> list[Result]:
         """Bring tasks back, dead → delay, due now; return where each is then. `Conflict` for one that is not dead.
@@ -99,7 +99,7 @@ class Edits:
             waiting = [name for name, result in results.items() if type(result) is Conflict]
             return {**results, **await self._dead_letter_topics.move_back(waiting, now)} if waiting else results
 
-        return await _apply_in_order(ids, apply)
+        return await apply_in_order(ids, str, apply)
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion | LaterError]:
         """Remove tasks from any bucket and forget their ids; `NotFound` if there is no such task.
@@ -267,39 +267,6 @@ def _delete_command(
     return scripts.DELETE.call(keys, arguments)
 
 
-async def _apply_in_order(items: Sequence[Item], apply: Callable[[list[Item]], Awaitable[Results]]) -> list[Result]:
-    """Apply a verb to batches of items; return the results in order. Items of the same id go one after the other."""
-    answers: list[Result] = []
-    for batch in _split_batches(items):
-        results: Results = {}
-        starts = 0
-        try:
-            while starts < MAX_STARTS and len(results) < len(batch):
-                done = await apply([item for item in batch if _id(item) not in results])
-                results |= done
-                if not done:
-                    starts += 1
-        except StoreDown as error:
-            if not answers and not results:
-                raise
-            answers += [results.get(_id(item)) or error for item in batch]  # earlier results are known
-            return answers + [error] * (len(items) - len(answers))
-        answers += [results.get(_id(item)) or changed_too_often() for item in batch]
-    return answers
-
-
-def _split_batches(items: Sequence[Item]) -> Iterator[list[Item]]:
-    batch: dict[str, Item] = {}
-    for item in items:
-        id = id_of(_id(item))  # a UUID may be named by its namespace's callers and by others
-        if id in batch or len(batch) == MAX_BODIES:
-            yield list(batch.values())
-            batch = {}
-        batch[id] = item
-    if batch:
-        yield list(batch.values())
-
-
 def _first_occurrences(ids: Sequence[str], answers: Sequence[Deletion | LaterError]) -> list[Deletion | LaterError]:
     """Return the answers to a delete; `NotFound` for an id that was deleted earlier in the list."""
     first = {id: position for position, id in reversed(list(enumerate(ids)))}
@@ -341,9 +308,13 @@ def _update_verb() -> _Verb[TaskEdit]:
     def explain(found: TaskRecord) -> Result:
         if found.state is Bucket.DEAD:
             return Conflict(f"task {found.id!r} is dead: /redrive or /run-now bring it back, then it can be edited")
-        return InFlight(f"task {found.id!r} is in flight: it can be edited if its delivery fails, or deleted now")
+        return not_editable(found.id)
 
     return _Verb("update", decide, build, explain)
+
+
+def not_editable(id: str) -> InFlight:
+    return InFlight(f"task {id!r} is in flight: it can be edited if its delivery fails, or deleted now")
 
 
 def _run_now_verb(now: int) -> _Verb[str]:

@@ -6,11 +6,11 @@ topic is guessed; if the guess is wrong, the read starts over.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
+from later.core.errors import IdTaken, LaterError, NotFound, StoreDown, StoreFault
 from later.core.task import Task, decode_task_or_error, pack_id
 from later.core.task_names import can_be_in, id_of, pack_remembered
 from later.store import scripts
@@ -26,6 +26,7 @@ MAX_STARTS = 20
 MAX_SCORES = 2000
 """Scores read in one round trip."""
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -55,13 +56,25 @@ class Lookup:
 
         They are those whose bodies fit in one round trip: one at least, and not always all.
         """
+        found, missing = await self._read_stored(ids)
+        return found | await self._find_ended([*missing])
+
+    async def stored_or_free(self, ids: Sequence[str]) -> dict[str, StoredTask | LaterError | None]:
+        """Return tasks as `stored_tasks` does; None for an id that no task has, `IdTaken` for another namespace's."""
+        found, missing = await self._read_stored(ids)
+        return {**found, **missing}
+
+    async def _read_stored(
+        self, ids: Sequence[str]
+    ) -> tuple[dict[str, StoredTask | LaterError], dict[str, IdTaken | None]]:
+        """Return tasks as they are stored, and apart those that do not exist, or are another namespace's."""
 
         def build(target: ShardTopic, some: list[str], max_bytes: int) -> Command:
             return scripts.READ_BODIES.call([target.shard.pool], [max_bytes, *map(pack_id, some)])
 
         raws = dict(zip(ids, await fan_out_reads(self._client, "read", ids, self._locate, build), strict=True))
         found: dict[str, StoredTask | LaterError] = {}
-        missing: list[str] = []
+        missing: dict[str, IdTaken | None] = {}
         for id, raw in raws.items():
             if isinstance(raw, LaterError):
                 found[id] = raw
@@ -71,10 +84,10 @@ class Lookup:
                 if "/" not in id or can_be_in(id, topic.decode()):
                     found[id] = StoredTask(id, self._keys.shard_of(id), topic, raw, task)
                 else:
-                    missing.append(id)
+                    missing[id] = IdTaken()
             elif raw is None:
-                missing.append(id)
-        return found | await self._find_ended(missing)
+                missing[id] = None
+        return found, missing
 
     async def _query(
         self, call: Callable[[list[bytes], list[bytes], int], Command], left: list[str]
@@ -156,6 +169,44 @@ async def apply_in_batches(
     async for some in apply_in_slices(ids, verb):
         results |= some
     return [results[id] for id in ids]
+
+
+async def apply_in_order(
+    items: Sequence[Item], name: Callable[[Item], str], apply: Callable[[list[Item]], Awaitable[dict[str, Result]]]
+) -> list[Result | LaterError]:
+    """Apply a verb to batches of items; return the results in order. Items of the same id go one after the other.
+
+    The verb returns the results of some of the items by `name`, and is called again with the others.
+    """
+    answers: list[Result | LaterError] = []
+    for batch in _split_batches(items, name):
+        results: dict[str, Result] = {}
+        starts = 0
+        try:
+            while starts < MAX_STARTS and len(results) < len(batch):
+                done = await apply([item for item in batch if name(item) not in results])
+                results |= done
+                if not done:
+                    starts += 1
+        except StoreDown as error:
+            if not answers and not results:
+                raise
+            answers += [results.get(name(item), error) for item in batch]  # earlier results are known
+            return answers + [error] * (len(items) - len(answers))
+        answers += [results.get(name(item), changed_too_often()) for item in batch]
+    return answers
+
+
+def _split_batches(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[list[Item]]:
+    batch: dict[str, Item] = {}
+    for item in items:
+        id = id_of(name(item))  # a UUID may be named by its namespace's callers and by others
+        if id in batch or len(batch) == MAX_BODIES:
+            yield list(batch.values())
+            batch = {}
+        batch[id] = item
+    if batch:
+        yield list(batch.values())
 
 
 async def apply_in_slices(

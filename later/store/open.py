@@ -37,6 +37,7 @@ from later.store.signing_book import SigningBook
 from later.store.stats import Stats
 from later.store.tasks import Tasks
 from later.store.topic_index import TopicIndex
+from later.store.upserts import Upserts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +54,7 @@ class Store:
     due_notices: DueNotices
     lookup: Lookup
     edits: Edits
+    upserts: Upserts
     listing: Listing
     dead_letters: DeadLetters
     dead_letter_topics: DeadLetterTopics
@@ -117,6 +119,7 @@ def build_store(
         due_notices=due_notices,
         lookup=lookup,
         edits=Edits(client, keys, dead_letter_topics),
+        upserts=Upserts(client, keys, lookup),
         listing=Listing(client, keys),
         dead_letters=dead_letters,
         dead_letter_topics=dead_letter_topics,

@@ -55,6 +55,7 @@ def _build(*parts: str) -> Script:
 
 
 CREATE = _load("create")
+UPSERT = _load("upsert")
 CLAIM = _load("claim")
 SETTLE = _load("settle")
 GIVE_BACK = _load("give_back")

@@ -272,7 +272,13 @@ class ExistingTask(NamedTuple):
     due_at: int | None
 
 
-CreateResult = Literal[True] | ExistingTask
+class UpdatedTask(NamedTuple):
+    """The result of an upsert that has edited the task of its id: when that task is due (ms)."""
+
+    due_at: int
+
+
+CreateResult = Literal[True] | ExistingTask | UpdatedTask
 """True: the task was created."""
 
 

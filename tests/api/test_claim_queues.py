@@ -179,7 +179,7 @@ def test_a_claim_does_not_look_again_before_the_task_that_it_waits_for_is_due() 
 
 async def test_whatever_makes_a_task_due_wakes_a_claim(api: ApiFixture) -> None:
     far = {**JOB, "delay": 600}
-    await api.post("/create/batch", [{**far, "id": id} for id in ("ran", "updated", "redriven")])
+    await api.post("/create/batch", [{**far, "id": id} for id in ("ran", "updated", "redriven", "put-off")])
     await api.post("/create", {**JOB, "id": "released"})
     [held] = (await api.post("/claim", WAIT))[1]["tasks"]
 
@@ -195,6 +195,8 @@ async def test_whatever_makes_a_task_due_wakes_a_claim(api: ApiFixture) -> None:
         ("/redrive", {"topic": "jobs"}, "redriven"),
         ("/release", {"leases": [held["lease"]]}, "released"),
         ("/create/batch", [{**JOB, "id": "new"}], "new"),
+        ("/create", {**JOB, "id": "put-off", "delay": 0, "if_exists": "update"}, "put-off"),
+        ("/create", {**JOB, "id": "also-new", "if_exists": "update"}, "also-new"),
     ):
         [claim] = await start_waiting(api)
         assert (await api.post(path, body))[0] == 200

@@ -20,6 +20,7 @@ def test_create_sends_the_fields_and_prints_the_id(api: ApiStub, capsys: Capture
         "create", "--topic", "order", "--callback", "http://a/", "--delay", "1.5m", "--retry", "2", "--content", "ü",
         "--header", "X-A: b: c", "--header", "X-B:", "--ttl", "7d", "--id", "n1",
         "--context", "tenant=a=b", "--context", "none=",
+        "--remember", "15m", "--if-exists", "update",
     ) == 0  # fmt: skip
     assert capsys.readouterr().out == "n1\n"
     (request,) = api.requests
@@ -28,6 +29,7 @@ def test_create_sends_the_fields_and_prints_the_id(api: ApiStub, capsys: Capture
     assert request.json == {
         "topic": "order", "callback": "http://a/", "delay": 90, "retry": 2, "content": "ü",
         "headers": {"X-A": "b: c", "X-B": ""}, "ttl": 604_800, "id": "n1", "context": {"tenant": "a=b", "none": ""},
+        "remember": 900, "if_exists": "update",
     }  # fmt: skip
 
 
@@ -48,6 +50,12 @@ def test_create_reports_an_existing_id_and_a_warning(api: ApiStub, capsys: Captu
         "n1\n",
         "later: a task with this id exists already: nothing was created\nlater: ttl is less than delay\n",
     )
+
+
+def test_create_reports_a_task_that_it_has_updated(api: ApiStub, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"id": "n1", "created": False, "updated": True})]
+    assert exit_code_of("create", "--topic", "o", "--callback", "http://a/", "--id", "n1", "--if-exists", "update") == 0
+    assert capsys.readouterr() == ("n1\n", "later: a task with this id exists already: it was updated\n")
 
 
 def test_content_comes_from_a_file_or_standard_input(

@@ -21,7 +21,7 @@ COUNT = 10
 OPTIONS = (
     "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, now, nullTime, prefix, keyFile, ca"
 )
-FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, headers, context"
+FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, remember, headers, context"
 
 
 def refusal(writer: DataFrameWriter) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from later.core.clock import Interval
 from later.core.edit import TaskChanges
+from later.core.if_exists import Upsert
 from later.core.lease import Lease
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies
@@ -174,6 +175,15 @@ async def querying_another_topic(store: StoreFixture, tasks: list[Task]) -> Coun
     return await commands_of(store, lambda: store.lookup.query([task.id for task in tasks]))
 
 
+def upserting(changes: TaskChanges, *, exist: bool = True) -> Verb:
+    async def upsert(store: StoreFixture, tasks: list[Task]) -> Counts:
+        await store.tasks.create(tasks if exist else [])
+        upserts = [Upsert(task, changes, Policies(Policy())) for task in tasks]
+        return await commands_of(store, lambda: store.upserts.upsert(upserts))
+
+    return upsert
+
+
 async def deleting(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
     return await commands_of(store, lambda: store.edits.delete([task.id for task in tasks]))
@@ -248,6 +258,13 @@ async def scripts(store: StoreFixture) -> None:
         (editing(TaskChanges(delay=9, ttl=99)), {
             "hmget": 7, "evalsha": 2, "zmscore": 7, "hset": 1, "zrem": 1, "zadd": 4, "zrange": 2, "zscore": 1,
         }),
+        (upserting(TaskChanges(), exist=False), {
+            "evalsha": 2, "hmget": 6, "zmscore": 4, "hset": 1, "zrem": 1, "zadd": 3,
+        }),
+        (upserting(TaskChanges(content="b")), {"evalsha": 2, "hmget": 6, "zmscore": 4, "hset": 1, "zrem": 1}),
+        (upserting(TaskChanges(delay=9)), {
+            "evalsha": 2, "hmget": 6, "zmscore": 4, "hset": 1, "zrem": 2, "zadd": 3, "zrange": 2, "zscore": 1,
+        }),
         (running_now, {"hmget": 7, "evalsha": 2, "zrem": 2, "zmscore": 7, "zadd": 2, "zrange": 1}),
         (redriving, {
             "hmget": 6, "evalsha": 4, "zcount": 6, "zrange": 2, "zrem": 3, "zmscore": 5, "hdel": 2, "zadd": 2,
@@ -299,6 +316,7 @@ async def test_a_batch_takes_these_commands(store: StoreFixture, verb: Verb, cou
         querying,
         deleting,
         editing(TaskChanges(delay=9)),
+        upserting(TaskChanges(delay=9)),
         running_now,
         redriving,
         purging,

@@ -20,8 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from later.core.dead_letter_topic import move_back, move_dead
 from later.core.edit import TaskChanges, edit, renew_ttl
-from later.core.errors import Conflict, NotFound
+from later.core.errors import Conflict, InFlight, NotFound
 from later.core.held import Held
+from later.core.if_exists import Upsert
 from later.core.lease import lease_of
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies, Settings, topic_scope
@@ -43,6 +44,7 @@ from later.store.types import (
     Settlement,
     TaskEdit,
     TaskRecord,
+    UpdatedTask,
 )
 from tests.builders import NOW, a_task
 from tests.servers import run_server
@@ -235,6 +237,20 @@ class Model:
                 self._refresh_wake_keeping_turn(model_task.shard_topic)
             self._lower_wake(model_task.shard_topic, model_task.score)
         return "edited"
+
+    def upsert(self, task: Task, changes: TaskChanges, shard: int) -> CreateResult | Conflict:
+        model_task, now = self.tasks.get(task.id), task.created_at
+        if model_task is not None and model_task.bucket is Bucket.UNACK:
+            return InFlight("")
+        if model_task is not None and model_task.bucket is not Bucket.DEAD:
+            death = model_task.task.death
+            if model_task.task.topic == task.topic:
+                self.update(task.id, changes, now)
+                return UpdatedTask(model_task.score)
+            if death is None or death.topic != task.topic:
+                return Conflict("")
+        self.delete(task.id)
+        return self.create(task, shard)
 
     def run_now(self, id: str, now: int) -> bool:
         model_task = self.tasks.get(id)
@@ -531,11 +547,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(topic=TOPICS, keep=PAUSES, pause=PAUSES)
     def sweep(self, topic: str, keep: int, pause: int) -> None:
-        latest, until, swept = self.now - keep, self.now + pause, 0
+        latest, policy, swept = self.now - keep, Policy(remember_ms=pause + 1), 0
         for shard in range(self.shards):
-            dead = self.run(self.store.expiry.dead_tasks, DueTopic(0, topic, shard), latest)
-            swept += sum(self.run(self.store.expiry.sweep, dead, latest, until))
-        assert swept == self.model.sweep(topic, latest, until)
+            dead = self.run(self.store.expiry.dead_tasks, DueTopic(0, topic, shard), latest, self.now, policy)
+            swept += sum(self.run(self.store.expiry.sweep, dead, latest))
+        assert swept == self.model.sweep(topic, latest, self.now + pause + 1)
 
     @rule(topic=TOPICS)
     def lose_leases(self, topic: str) -> None:
@@ -567,6 +583,17 @@ class StoreMachine(RuleBasedStateMachine):
             if result != "edited":
                 assert isinstance(answer, NotFound if result == "missing" else Conflict)
         self._check_records(ids, answers)
+
+    @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=4), topic=TOPICS, changes=CHANGES, ttl=st.none() | st.just(1))
+    def upsert(self, ids: list[str], topic: str, changes: TaskChanges, ttl: int | None) -> None:
+        tasks = [a_task(id=id, own_id=True, topic=topic, created_at=self.now, delay=0.7, ttl=ttl) for id in ids]
+        answers = self.run(self.store.upserts.upsert, [Upsert(task, changes, NO_POLICIES) for task in tasks])
+        for task, answer in zip(tasks, answers, strict=True):
+            expected = self.model.upsert(task, changes, self.store.keys.shard_of(task.id).index)
+            if isinstance(expected, Conflict):
+                assert type(answer) is type(expected)
+            else:
+                assert answer == expected
 
     @rule(picks=PICKS)
     def run_now(self, picks: list[int]) -> None:

@@ -18,7 +18,7 @@ from later.core.errors import Refused
 from later.core.field_names import suggest_field
 
 STRING_FIELDS = ("topic", "callback", "content")
-NUMBER_FIELDS = ("delay", "execute_time", "retry", "ttl")
+NUMBER_FIELDS = ("delay", "execute_time", "retry", "ttl", "remember")
 OBJECT_FIELDS = ("headers", "context")
 """Fields whose values are objects of strings, which may be secrets."""
 FIELDS = (*STRING_FIELDS, *NUMBER_FIELDS, *OBJECT_FIELDS)

@@ -71,6 +71,7 @@ class TaskPayload(msgspec.Struct, omit_defaults=True):
     execute_time: Any = None
     retry: Any = None
     ttl: Any = None
+    remember: Any = None
     headers: Any = None
     context: Any = None
 

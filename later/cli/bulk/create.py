@@ -41,7 +41,7 @@ MAX_ROW_CHARS = 200
         "    --column callback=hook_url --set topic=order --rejects s3a://lake/rejects/orders-2026-11-21",
         "later bulk create reminders.csv --job reminders-7 --spread 6h --dry-run",
         about="Columns with the names of /create's fields become a task's fields: topic, callback, delay or "
-        "execute_time, retry, content, headers, context, ttl. The column `key` identifies a row.",
+        "execute_time, retry, content, headers, context, ttl, remember. The column `key` identifies a row.",
     )
 )
 @job_options

@@ -27,6 +27,7 @@ from later.cli.policy_options import format_field
 from later.cli.times import EXECUTE_TIME
 from later.client.http import ApiClient
 from later.core.errors import CallFailed, LaterError
+from later.core.if_exists import IfExists
 
 REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 """Statuses of an answer that concern one task only: the command continues with the next one."""
@@ -73,6 +74,11 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
     help="How long an id that you choose is remembered after the task has ended; 0: not at all.  "
     "[default: the topic's]",
 )
+@click.option(
+    "--if-exists",
+    type=click.Choice([value.value for value in IfExists]),
+    help="If a task has the id: keep it as it is, update it if it waits, or create nothing and fail.  [default: keep]",
+)
 @click.option("--from", "source", metavar="FILE", help="Create a task from each line of NDJSON; - is standard input. "
               "A line without an id gets a new one, so sending the file again creates its task again.")  # fmt: skip
 @click.option("--job", metavar="TEXT", help="With --from: id of the bulk job that counts the tasks.")
@@ -110,7 +116,9 @@ def create(
         _print_json(answer)
         return 0
     _print_id(answer)
-    if answer.get("created") is False:
+    if answer.get("updated") is True:
+        notify("a task with this id exists already: it was updated")
+    elif answer.get("created") is False:
         notify("a task with this id exists already: nothing was created")
     if "warning" in answer:
         notify(str(answer["warning"]))

@@ -100,17 +100,18 @@ class TestColumns:
     def test_a_row_becomes_its_task(self) -> None:
         (task,) = accepted_tasks(
             read(
-                key=["17"], topic=["t"], content=["c"], delay=[1.5], retry=[7], ttl=[60],
+                key=["17"], topic=["t"], content=["c"], delay=[1.5], retry=[7], ttl=[60], remember=[0.5],
                 headers=[{"A": "b"}], context=['{"tenant": "b"}'],
             )
         )  # fmt: skip
         assert task == Task(
             id=task_ids(JOB, [b"17"])[0], own_id=True, topic="t", callback=CALLBACK, content="c", headers={"A": "b"},
             max_retry=7, created_at=NOW, execute_at=NOW + 1500, expires_at=NOW + 60_000, context={"tenant": "b"},
+            remember_ms=500,
         )  # fmt: skip
 
     def test_null_is_absent(self) -> None:
-        nulls = {name: pa.nulls(1, pa.string()) for name in ("content", "delay", "retry", "ttl", "headers")}
+        nulls = {name: pa.nulls(1, pa.string()) for name in ("content", "delay", "retry", "ttl", "remember", "headers")}
         assert read(**nulls).payloads.bodies == read(topic=["order"]).payloads.bodies
         assert read(**{name: pa.nulls(1) for name in nulls}).payloads.bodies == read(topic=["order"]).payloads.bodies
 
@@ -488,7 +489,7 @@ KINDS = (
 
 
 @each_case("kind", KINDS)
-@each_case("name", ["topic", "content", "delay", "execute_time", "retry", "ttl", "headers", "key"])
+@each_case("name", ["topic", "content", "delay", "execute_time", "retry", "ttl", "remember", "headers", "key"])
 @each_case("spread_s", [0, HOUR])
 def test_each_row_of_a_column_of_any_type_comes_out_once(name: str, kind: pa.DataType, spread_s: float) -> None:
     values = build_array(kind, [None, 0, -1, 5, 127])
