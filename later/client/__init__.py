@@ -7,7 +7,7 @@ this package that need less.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from later.client.aio import AsyncClient
@@ -55,7 +55,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, "later.client.answers")), name)
+if not TYPE_CHECKING:  # a type checker would take it for any name
+
+    def __getattr__(name):
+        """Import a public name, and keep it (PEP 562)."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(_MODULES.get(name, "later.client.answers"))
+        value = globals()[name] = getattr(module, name)
+        return value

@@ -96,11 +96,12 @@ class AsyncClient:
         retry: int | None = None,
         ttl: Seconds | None = None,
         headers: Mapping[str, str] | None = None,
+        context: Mapping[str, str] | None = None,
         remember: Seconds | None = None,
     ) -> Enqueued:
         draft = calls.draft(
             topic, content, callback=callback, delay=delay, at=at, id=id, retry=retry, ttl=ttl, headers=headers,
-            remember=remember,
+            context=context, remember=remember,
         )  # fmt: skip
         item = calls.create_item(await self._fit_policy(draft), wall_ms())
         return await (self._loop().creates.create(item) if self._coalesce else self._create(item))

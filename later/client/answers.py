@@ -48,7 +48,7 @@ class Info(Struct, frozen=True, kw_only=True):
     """A task. `state` is `delay`, `unack`, `error` or `dead`.
 
     `execute_time` and `creat_time` are whole Unix seconds; `execute_at` and `created_at` are the same times. Fields of
-    a task that cannot be read are None. `headers` has the names of its headers, never their values.
+    a task that cannot be read are None. `headers` and `context` have the names in them, never their values.
     """
 
     id: str
@@ -66,6 +66,7 @@ class Info(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     last_error: LastError | None = None
     headers: list[str] = []  # msgspec copies a mutable default
+    context: list[str] = []
     dead_letter: DeadLetter | None = None
 
     @property

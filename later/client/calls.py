@@ -49,6 +49,7 @@ def draft(
     retry: int | None = None,
     ttl: Seconds | None = None,
     headers: Mapping[str, str] | None = None,
+    context: Mapping[str, str] | None = None,
     remember: Seconds | None = None,
 ) -> Draft:
     """Return a task to create, as `create` takes it.
@@ -68,6 +69,7 @@ def draft(
         retry=retry,
         ttl=plain_seconds("ttl", ttl),
         headers=None if headers is None else dict(headers),
+        context=None if context is None else dict(context),
         remember=plain_seconds("remember", remember),
     )
 

@@ -80,6 +80,7 @@ class Client:
         retry: int | None = None,
         ttl: Seconds | None = None,
         headers: Mapping[str, str] | None = None,
+        context: Mapping[str, str] | None = None,
         remember: Seconds | None = None,
     ) -> Enqueued:
         """Create a task that is due after `delay` (`15`, `"1h30m"`, a timedelta), or `at` a time with a zone.
@@ -89,7 +90,7 @@ class Client:
         """
         draft = calls.draft(
             topic, content, callback=callback, delay=delay, at=at, id=id, retry=retry, ttl=ttl, headers=headers,
-            remember=remember,
+            context=context, remember=remember,
         )  # fmt: skip
         return self._send(calls.create(calls.create_item(self._fit_policy(draft), wall_ms())))
 
