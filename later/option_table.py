@@ -174,7 +174,7 @@ OPTIONS = (
            "Lowest level that is logged; events of single tasks are at debug."),
     Option("url", "url", http_url, "http://127.0.0.1:8080", CLIENT_COMMANDS, "URL of later's API."),
     Option("key-file", "key_file", file_name, "none", CLIENT_COMMANDS,
-           "File with the API key on its first line; the key itself can be in LATER_KEY."),
+           "Regular file with the API key on its first line, no pipe; the key itself can be in LATER_KEY."),
     Option("wait", "wait_ms", duration(100, 3_600_000), "30s", CLIENT_COMMANDS,
            "How long to wait for the API's answer."),
 )  # fmt: skip

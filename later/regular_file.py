@@ -14,6 +14,8 @@ MAX_MIB = 4
 def read_regular_file(file: str | Path) -> bytes:
     """Return the content of a file, without waiting: a FIFO may have no writer, and a device no end.
 
+    Most of these files are read more than once, which a FIFO does not allow either.
+
     Raises:
         OSError: it cannot be read, is no regular file, or is too long; `strerror` says which.
     """
@@ -23,7 +25,7 @@ def read_regular_file(file: str | Path) -> bytes:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "Not a regular file")
+            raise OSError(errno.EINVAL, "Not a regular file, which can be read again")
         with open(descriptor, "rb", closefd=False) as opened:
             content = opened.read(MAX_MIB * 1024 * 1024 + 1)
     finally:

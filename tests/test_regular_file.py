@@ -50,8 +50,8 @@ def test_no_option_takes_a_file_that_would_block_or_never_end(tmp_path: Path) ->
         server.bind(str(bound))
         for name, read in READERS.items():
             for file, reason in (
-                (fifo, "Not a regular file"),
-                (Path("/dev/zero"), "Not a regular file"),
+                (fifo, "Not a regular file, which can be read again"),
+                (Path("/dev/zero"), "Not a regular file, which can be read again"),
                 (tmp_path, "Is a directory"),
                 (long, f"Longer than {MAX_MIB} MiB"),
                 (bound, "No such device or address"),

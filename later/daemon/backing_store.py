@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from later.config import Config
+from later.daemon.signing_key import read_masters
 from later.embedded import EmbeddedStore
 from later.embedded.key_file import make_signing_key, signing_key_file
 from later.metrics import Metrics
@@ -21,8 +22,8 @@ class EmbeddedBackingStore:
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
         self._store = EmbeddedStore(config.data)
+        self._config = config
         self._data = config.data
-        self._makes_signing_key = config.signing_key is None
         self._metrics = metrics
 
         async def check(now: int) -> TickResult:
@@ -34,10 +35,16 @@ class EmbeddedBackingStore:
         self.description = str(config.data)
 
     async def start(self) -> None:
-        """Start the store, and return when it answers. Its first start makes a signing key. Raises EmbeddedError."""
+        """Start the store, and return when it answers. Its first start makes a signing key.
+
+        Raises:
+            ConfigError: the signing key cannot be read; nothing was started.
+            EmbeddedError: the store cannot be started.
+        """
+        read_masters(self._config)
         had_data = (self._data / "appendonlydir").exists()
         await self._store.start()
-        if self._makes_signing_key and make_signing_key(self._data):
+        if self._config.signing_key is None and make_signing_key(self._data):
             log.info("signing key made", file=str(signing_key_file(self._data)))
             if had_data:
                 log.warning("signing key is new to this data", reason=KEY_MAY_BE_LOST)

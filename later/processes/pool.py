@@ -92,6 +92,11 @@ class ProcessPool:
                 log.debug("process started", process=child.number, pid=child.pid)
         return min((entry.start_at for entry in self._entries if entry.child is None), default=None)
 
+    def end_delays(self) -> None:
+        """Let the next check start each missing process, however often it has exited: its reason may be gone."""
+        for entry in self._entries:
+            entry.start_at = 0
+
     async def stop(self, timeout_s: float) -> None:
         """Ask all children to stop, and kill those that take longer. `check` must not be called again."""
         await wait_for_all(*(child.stop(timeout_s) for child in self))

@@ -123,7 +123,8 @@ class Supervisor:
     def reload_certificates(self) -> None:
         """Let each process read the certificate of the HTTP server again.
 
-        One that is being started is asked, too: it may have read the old one already.
+        One that is being started is asked, too: it may have read the old one already. One that waits to be started
+        again is started now: perhaps it could not use the old one.
         """
 
         async def reload(child: Child) -> None:
@@ -134,6 +135,8 @@ class Supervisor:
                     log.warning("certificate not replaced", process=child.number, reason=str(error))
 
         self._reload = asyncio.gather(*map(reload, self._children))
+        self._children.end_delays()
+        self._check_ticker.wake()
 
     # Tickers
 

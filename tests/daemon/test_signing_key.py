@@ -12,9 +12,11 @@ import pytest
 from later.config import Config, load
 from later.core.errors import ConfigError
 from later.core.signing import Master, make_master
+from later.daemon.backing_store import build_backing_store
 from later.daemon.signing_key import format_masters, read_masters
 from later.embedded import EmbeddedError
 from later.embedded.key_file import make_signing_key, signing_key_file
+from later.metrics import Metrics
 
 MASTER, OTHER = Master(bytes(range(32))), Master(bytes(32))
 
@@ -125,6 +127,15 @@ class TestAGivenKey:
             assert f"--signing-key {tmp_path / name}: " in str(caught.value)
             assert reason in str(caught.value)
             assert "AAAA" not in str(caught.value)
+
+    async def test_a_key_that_cannot_be_read_ends_the_start_before_the_embedded_store_runs(
+        self, tmp_path: Path
+    ) -> None:
+        data = tmp_path / "data"
+        store = build_backing_store(config("up", data=str(data), signing_key=str(tmp_path / "missing")), Metrics())
+        with pytest.raises(ConfigError, match="no such file"):
+            await store.start()
+        assert not data.exists()
 
     def test_a_key_is_never_taken_for_a_path(self) -> None:
         key = MASTER.text[5:]

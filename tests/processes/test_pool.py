@@ -46,6 +46,16 @@ async def test_no_start_is_retried_before_its_delay_is_over(pool: ProcessPool) -
     assert logs == []
 
 
+async def test_after_a_reload_the_next_check_starts_the_missing_processes(pool: ProcessPool) -> None:
+    now = 0
+    for _ in range(6):
+        now = await pool.check(now) or 0
+    pool.end_delays()
+    with capture_logs() as logs:
+        assert await pool.check(now - 9000) == now - 9000 + 32_000
+    assert [event["process"] for event in logs] == [1, 2]
+
+
 async def test_missing_processes_are_not_ready_and_need_no_stop(pool: ProcessPool) -> None:
     await pool.check(0)
     assert pool.why_not_ready() == "2 of 2 processes are being started"

@@ -16,6 +16,7 @@ from later.processes.child import MAX_START_CHECKS, Child
 from later.processes.pool import ProcessPool
 from later.processes.rpc import Channel, Handlers, RpcError, decode_startup
 from later.processes.supervisor import Supervisor
+from later.worker.ticker import Ticker
 
 FAILURE = {"samples": [], "failure": "cannot listen"}
 
@@ -96,11 +97,15 @@ async def test_each_process_reads_a_new_certificate_also_one_that_is_being_start
     monkeypatch.setattr(Child, "call", call)
     monkeypatch.setattr(ProcessPool, "__iter__", lambda pool: iter(children[:2]))
     children[0].up = True
+    woken: list[str] = []
+    monkeypatch.setattr(ProcessPool, "end_delays", lambda pool: woken.append("those that wait"))
+    monkeypatch.setattr(Ticker, "wake", lambda ticker: woken.append(ticker.name))
     with capture_logs() as logs:
         supervisor.reload_certificates()
         assert supervisor._reload is not None
         await supervisor._reload
     assert asked == [1, 2]
+    assert woken == ["those that wait", "processes"]
     assert [(event["event"], event["process"]) for event in logs] == [("certificate not replaced", 1)]
 
 
