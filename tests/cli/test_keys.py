@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from later.cli.store_access import this_user
 from later.core.api_keys import has_valid_check
 from tests.cases import each_case
 from tests.cli.api_stub import Capture, exit_code_of
@@ -88,6 +89,20 @@ def test_a_key_is_shown_and_revoked_by_its_id_and_by_itself(capsys: Capture) -> 
     assert exit_code_of("keys", "revoke", second) == 1
     error = capsys.readouterr().err
     assert error == f"later: no key has the id {second[6:14]}: later keys list shows all\n"
+
+
+def test_what_is_done_to_keys_is_in_the_audit_trail_without_the_keys(capsys: Capture) -> None:
+    old = make(capsys, "create", "a", "--scopes", "read", "--namespace", "shop")
+    new = make(capsys, "rotate", old[6:14], "--overlap", "1h")
+    make(capsys, "revoke", new)
+    assert exit_code_of("audit", "--json") == 0
+    shown = capsys.readouterr().out
+    events = [json.loads(line) for line in shown.splitlines()]
+    assert [(event["event"], event["id"], event["outcome"]) for event in events] == [
+        ("key made", old[6:14], "done"), ("key rotated", new[6:14], "done"), ("key revoked", new[6:14], "done"),
+    ]  # fmt: skip
+    assert {(event["key"], event["namespace"], event["peer"]) for event in events} == {(this_user(), "shop", None)}
+    assert not any(key[15:] in shown for key in (old, new))
 
 
 def test_a_table_has_a_row_for_each_key(capsys: Capture) -> None:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from later.api.health import HealthSource
 from later.api.server import Runner
 from later.config import load
+from later.core.api_keys import ApiKey, Scope
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.service import Service
 from later.delivery.sender import Sender
@@ -113,6 +114,27 @@ async def test_a_service_reads_all_that_it_reads_each_second_in_one_round_trip(
     del trips["open"], trips["stats"]  # once, at the start
     assert trips == {"refresh": 1}
     assert service.http_server.authorization.has_had_keys is False
+
+
+async def test_a_key_that_has_ended_is_in_the_audit_trail_once(store: StoreFixture, server_url: str) -> None:
+    ended = ApiKey(
+        id="ended123", digest="0" * 64, name="old", namespace="shop", scopes=frozenset({Scope.READ}),
+        created_at=0, expires_at=1, rate=None,
+    )  # fmt: skip
+    await store.key_book.change(lambda known, now: {ended.id: ended})
+    for _ in range(2):
+        config = load("serve", {"redis": server_url, "shards": str(len(store.keys.shards)), "auth": "keys"}, {})
+        service = Service(config, Metrics(), health=HEALTH, fail=AsyncMock())
+        try:
+            for _ in range(2):
+                await service.refresh(0)
+                await service.note_keys(0)
+        finally:
+            await service.stop()
+    events = [entry.fields async for entry in store.audit_trail.read()]
+    assert [(event["event"], event["id"], event["namespace"]) for event in events] == [
+        ("key ended", "ended123", "shop")
+    ]
 
 
 async def test_all_steps_end_before_the_error_of_one_is_raised() -> None:

@@ -44,7 +44,7 @@ from tests.receivers import (
 pytestmark = pytest.mark.usefixtures("own_client")
 
 
-CALLS = 4_000
+CALLS = 10_000
 """The calls to a receiver that closes its connections at random moments."""
 
 

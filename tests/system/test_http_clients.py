@@ -11,7 +11,7 @@ import pytest
 
 from tests.delivery.forward_proxy import ForwardProxy
 from tests.system.api_client import create, query, read_metric
-from tests.system.daemons import run_up
+from tests.system.daemons import run_up, simulated_fault
 from tests.system.receivers import Receiver, done, in_sequence, status
 from tests.system.waiting import wait_until
 
@@ -38,12 +38,19 @@ def proxy() -> Iterator[ForwardProxy]:
     loop.close()
 
 
-@pytest.mark.parametrize("client", ["own", "aiohttp"])
-def test_a_failed_delivery_is_repeated_and_done(folder: Path, data: Path, receiver: Receiver, client: str) -> None:
+@pytest.mark.parametrize(
+    ("client", "env"),
+    [("own", {}), ("own", simulated_fault("no-uvloop")), ("aiohttp", {})],
+    ids=["own", "own on asyncio's loop", "aiohttp"],
+)
+def test_a_failed_delivery_is_repeated_and_done(
+    folder: Path, data: Path, receiver: Receiver, client: str, env: dict[str, str]
+) -> None:
     receiver.rules[f"/{client}"] = in_sequence(status(500), done)
-    with run_up(folder, data, "--http-client", client, "--retry-base", "0.1") as up:
+    with run_up(folder, data, "--http-client", client, "--retry-base", "0.1", env=env) as up:
         id = create(up.url, callback=receiver.url(f"/{client}"))
         wait_until(lambda: receiver.attempts(id) == [1, 2], "it was called twice")
+        assert up.stop() == 0
 
 
 @pytest.mark.parametrize("client", ["own", "aiohttp"])

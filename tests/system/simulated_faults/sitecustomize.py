@@ -2,6 +2,7 @@
 
 - `names-hang`: the lookup of a name that ends in .hangs.test takes 5 s, cannot be cancelled, and fails.
 - `clock-ahead`: the wall clock that processes read is an hour ahead.
+- `no-uvloop`: the library is not installed, so the event loop is asyncio's.
 - `second-dies`: the second of several processes exits as soon as it starts.
 - `dies-in-claim`: the first process that has claimed tasks for a consumer kills itself before it answers. It leaves the
   file that SIMULATED_DEATH names, and no other process does the same.
@@ -41,6 +42,11 @@ def set_clock_ahead() -> None:
     time.time = lambda: wall() + AHEAD_S
 
 
+def hide_uvloop() -> None:
+    hidden: dict[str, Any] = {"uvloop": None}
+    sys.modules.update(hidden)
+
+
 def exit_second_process() -> None:
     if "2/2" in sys.orig_argv:
         os._exit(EXIT_STATUS)
@@ -62,6 +68,7 @@ def die_before_a_claim_is_answered() -> None:
 FAULTS = {
     "names-hang": delay_name_lookups,
     "clock-ahead": set_clock_ahead,
+    "no-uvloop": hide_uvloop,
     "second-dies": exit_second_process,
     "dies-in-claim": die_before_a_claim_is_answered,
 }
