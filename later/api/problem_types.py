@@ -10,7 +10,7 @@ from typing import NamedTuple
 from later.core.errors import (
     Conflict,
     CrossSite,
-    IdExists,
+    Exists,
     IdTaken,
     InFlight,
     LaterError,
@@ -197,7 +197,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (Unsupported, UNSUPPORTED),
     (CrossSite, CROSS_SITE),
     (IdTaken, EXISTS),
-    (IdExists, EXISTS),
+    (Exists, EXISTS),
     (NotKnown, NO_KEY),
     (NotAllowed, NOT_ALLOWED),
     (TooOften, TOO_OFTEN),

@@ -81,7 +81,7 @@ async def _carry_out_any_order(store: Store, signals: DueSignals, creations: Seq
 
 
 async def _create(store: Store, signals: DueSignals, creations: Sequence[Task | ExclusiveCreate]) -> list[Result]:
-    """Create tasks; an exclusive create of an id that exists is `IdExists`."""
+    """Create tasks; an exclusive create of an id that exists is `Exists`."""
     results: list[Result] = [*await store.tasks.create(list(map(task_of, creations)))]
     for position, (creation, result) in enumerate(zip(creations, results, strict=True)):
         if isinstance(creation, ExclusiveCreate) and isinstance(result, ExistingTask):

@@ -26,7 +26,7 @@ from later.client.answers import (
 from later.client.batch_call import BatchItem, BatchRun, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
-from later.client.calls import MovedTasks, State
+from later.client.calls import IfExistsValue, MovedTasks, State
 from later.client.connection_settings import ConnectionSettings, check_settings, forget_after_fork
 from later.client.create_queue import CreateQueue
 from later.client.machine_clock import monotonic_s, wall_ms, wall_time
@@ -93,6 +93,7 @@ class AsyncClient:
         delay: Seconds | None = None,
         at: datetime | None = None,
         id: str | None = None,
+        if_exists: IfExistsValue = "keep",
         retry: int | None = None,
         ttl: Seconds | None = None,
         headers: Mapping[str, str] | None = None,
@@ -100,11 +101,12 @@ class AsyncClient:
         remember: Seconds | None = None,
     ) -> Enqueued:
         draft = calls.draft(
-            topic, content, callback=callback, delay=delay, at=at, id=id, retry=retry, ttl=ttl, headers=headers,
-            context=context, remember=remember,
+            topic, content, callback=callback, delay=delay, at=at, id=id, if_exists=if_exists, retry=retry, ttl=ttl,
+            headers=headers, context=context, remember=remember,
         )  # fmt: skip
         item = calls.create_item(await self._fit_policy(draft), wall_ms())
-        return await (self._loop().creates.create(item) if self._coalesce else self._create(item))
+        is_alone = not self._coalesce or item.exclusive  # others of its batch could not be sent again
+        return await (self._create(item) if is_alone else self._loop().creates.create(item))
 
     async def create_many(self, drafts: Iterable[Draft]) -> Results[Enqueued]:
         errors: dict[int, LaterError] = {}

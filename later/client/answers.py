@@ -12,7 +12,7 @@ from later.core.policy_scopes import Level
 
 
 class Enqueued(Struct, frozen=True, kw_only=True):
-    """A task that was created, or that was there under its id: then `created` is false.
+    """A task that was created, or that was there under its id: then `created` is false, and `updated` if it was edited.
 
     `due_at` is when the task that is there is due; None if it is dead or has ended. `warning` says that the task will
     expire before it is due.
@@ -20,6 +20,7 @@ class Enqueued(Struct, frozen=True, kw_only=True):
 
     id: str
     created: bool = True
+    updated: bool = False
     due_at: datetime | None = None
     warning: str | None = None
 

@@ -10,7 +10,7 @@ import msgspec
 
 from later.client.batch_split import split_items
 from later.client.call import Call, ProblemDetails, error_of
-from later.core.errors import NOT_LATER, LaterError, TooLarge, Unavailable
+from later.core.errors import NOT_LATER, Conflict, Exists, LaterError, TooLarge, Unavailable
 
 Answer = TypeVar("Answer")
 Results: TypeAlias = list[Answer | LaterError]
@@ -18,11 +18,15 @@ Results: TypeAlias = list[Answer | LaterError]
 
 
 class BatchItem(NamedTuple, Generic[Answer]):
-    """An item of a batch: its body, how to decode its result, and the id of its task."""
+    """An item of a batch: its body, how to decode its result, and the id of its task.
+
+    It is `exclusive` if its id must be new: then it is not safe to send it again, because it may have made its task.
+    """
 
     body: bytes
     decode: Callable[[bytes], Answer]
     task_id: str
+    exclusive: bool = False
 
 
 class _Results(msgspec.Struct, frozen=True):
@@ -48,7 +52,7 @@ class BatchCall(Call[None], Generic[Answer]):
     content_type = "application/x-ndjson"
 
     def __init__(self, path: str, items: Sequence[BatchItem[Answer]]) -> None:
-        super().__init__(path, self._read, safe=True)
+        super().__init__(path, self._read, safe=not any(item.exclusive for item in items))
         self.results: list[Answer | LaterError | None] = [None] * len(items)
         self._items = items
         self._open = list(range(len(items)))
@@ -91,6 +95,8 @@ class BatchCall(Call[None], Generic[Answer]):
                 self.results[position] = item.decode(raw)
                 continue
             error = error_of(self, problem, problem.status, task_id=item.task_id)
+            if item.exclusive and type(error) is Conflict:  # an item's problem has no type
+                error = Exists(problem.detail)
             self.results[position] = error
             if isinstance(error, Unavailable):
                 left_open.append(position)

@@ -20,6 +20,7 @@ from later.core.ordered_ids import order_id
 from later.core.task import Draft, new_id
 from later.core.validation import utf8_size
 
+IfExistsValue = Literal["keep", "update", "error"]
 State = Literal["pending", "delay", "unack", "error", "dead"]
 REMEMBER_S = 900.0
 """How long the daemon is to remember an id that the client has made: until then a create whose answer was lost may be
@@ -46,6 +47,7 @@ def draft(
     delay: Seconds | None = None,
     at: datetime | None = None,
     id: str | None = None,
+    if_exists: IfExistsValue = "keep",
     retry: int | None = None,
     ttl: Seconds | None = None,
     headers: Mapping[str, str] | None = None,
@@ -66,6 +68,7 @@ def draft(
         delay=plain_seconds("delay", delay),
         execute_time=format_time("at", at),
         id=id,
+        if_exists=None if if_exists == "keep" else if_exists,
         retry=retry,
         ttl=plain_seconds("ttl", ttl),
         headers=None if headers is None else dict(headers),
@@ -76,7 +79,7 @@ def draft(
 
 def create(item: BatchItem[Enqueued]) -> Call[Enqueued]:
     """The call that creates one task."""
-    call = Call("/create", item.decode, safe=True)
+    call = Call("/create", item.decode, safe=not item.exclusive)
     call.body = item.body
     return call
 
@@ -87,8 +90,8 @@ def create_item(draft: Draft, now: int) -> BatchItem[Enqueued]:
     If its caller chose no id, it gets one: with an id a create may be sent again. Such ids sort in the order in which
     they were made, because tasks of one due time are claimed in the order of their ids.
     """
-    if draft.id is not None:
-        return BatchItem(_encode_draft(draft), _read_enqueued, draft.id)
+    if draft.id is not None or draft.if_exists is not None:
+        return BatchItem(_encode_draft(draft), _read_enqueued, draft.id or "", exclusive=draft.if_exists == "error")
     id, remember = order_id(new_id(), now), REMEMBER_S if draft.remember is None else draft.remember
     sent = msgspec.structs.replace(draft, id=id, remember=remember)
     return BatchItem(_encode_draft(sent), _read_new, id)

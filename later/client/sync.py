@@ -28,7 +28,7 @@ from later.client.answers import (
 from later.client.batch_call import BatchItem, BatchRun, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
-from later.client.calls import MovedTasks, State
+from later.client.calls import IfExistsValue, MovedTasks, State
 from later.client.connection_settings import check_settings, forget_after_fork
 from later.client.http import ApiClient
 from later.client.machine_clock import monotonic_s, wall_ms, wall_s, wall_time
@@ -77,6 +77,7 @@ class Client:
         delay: Seconds | None = None,
         at: datetime | None = None,
         id: str | None = None,
+        if_exists: IfExistsValue = "keep",
         retry: int | None = None,
         ttl: Seconds | None = None,
         headers: Mapping[str, str] | None = None,
@@ -85,12 +86,13 @@ class Client:
     ) -> Enqueued:
         """Create a task that is due after `delay` (`15`, `"1h30m"`, a timedelta), or `at` a time with a zone.
 
-        It returns when the daemon has stored the task. Creating an `id` again makes nothing new, also for `remember`
-        after its end. Without an id the client makes one, so that the create can be sent again.
+        It returns when the daemon has stored the task. Creating an `id` again, also for `remember` after its end, makes
+        nothing new; `if_exists` may say otherwise. Without an id the client makes one, so that the create can be sent
+        again.
         """
         draft = calls.draft(
-            topic, content, callback=callback, delay=delay, at=at, id=id, retry=retry, ttl=ttl, headers=headers,
-            context=context, remember=remember,
+            topic, content, callback=callback, delay=delay, at=at, id=id, if_exists=if_exists, retry=retry, ttl=ttl,
+            headers=headers, context=context, remember=remember,
         )  # fmt: skip
         return self._send(calls.create(calls.create_item(self._fit_policy(draft), wall_ms())))
 

@@ -105,16 +105,12 @@ class Conflict(LaterError):
     """Nobody's fault: the task's present state does not allow it; the text says why."""
 
 
-class IdExists(Conflict):
+class Exists(Conflict):
     """Nobody's fault: the id of a create that asked for a free one is in use, or remembered."""
 
 
 class InFlight(Conflict):
     """Nobody's fault: the task is in flight, which does not allow it."""
-
-
-class Exists(Conflict):
-    """Nobody's fault: the id of a task that was to be new is taken."""
 
 
 class PushedTopic(Conflict):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from later.core.clock import rfc3339
 from later.core.edit import TaskChanges, changes_of
-from later.core.errors import IdExists
+from later.core.errors import Exists
 from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
 from later.core.validation import refusal
@@ -68,7 +68,7 @@ def task_of(creation: Creation) -> Task:
     return creation if isinstance(creation, Task) else creation.task
 
 
-def id_exists(task: Task, due_at: int | None) -> IdExists:
+def id_exists(task: Task, due_at: int | None) -> Exists:
     """Return the error of an exclusive create; `due_at` (ms) is when the task that is there is due."""
     why = "it is dead, or has ended and is remembered" if due_at is None else f"its task is due at {rfc3339(due_at)}"
-    return IdExists(f"the id {task.id!r} exists: {why}")
+    return Exists(f"the id {task.id!r} exists: {why}")

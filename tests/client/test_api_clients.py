@@ -11,7 +11,7 @@ import pytest
 
 from later.client import Client, Draft, draft
 from later.core.clock import Clock
-from later.core.errors import InFlight, LaterError, NotFound, Refused
+from later.core.errors import Exists, InFlight, LaterError, NotFound, Refused
 from later.core.policy_scopes import Level, namespace_scope
 from tests.client.api_servers import ApiServer, api_server
 from tests.client.both_clients import open_client
@@ -68,6 +68,19 @@ def test_an_id_that_is_created_again_says_that_it_is_there(client: Client, topic
     first, second = (client.create(topic, callback=CALLBACK, delay=60, id=id, remember="1d") for _ in range(2))
     assert (first.created, second.created) == (True, False)
     assert first.due_at == second.due_at
+
+
+def test_a_create_says_what_happens_if_its_id_exists(client: Client, topic: str) -> None:
+    id = topic.replace("/", ":")
+    first = client.create(topic, callback=CALLBACK, delay=60, id=id, if_exists="error")
+    later = client.create(topic, callback=CALLBACK, delay=120, id=id, if_exists="update")
+    assert (first.created, first.updated, later.created, later.updated) == (True, False, False, True)
+    with pytest.raises(Exists, match="exists: its task is due at"):
+        client.create(topic, callback=CALLBACK, id=id, if_exists="error")
+    taken = client.create_many([draft(topic, callback=CALLBACK, id=id, if_exists="error"), draft(topic)])
+    assert [type(result) for result in taken[:1]] == [Exists]
+    with pytest.raises(Refused, match="if_exists"):
+        client.create(topic, callback=CALLBACK, if_exists="update")
 
 
 def test_a_task_that_expires_before_it_is_due_has_a_warning(client: Client, topic: str) -> None:

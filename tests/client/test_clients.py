@@ -144,6 +144,18 @@ def test_a_call_that_cannot_be_repeated_is_not(impatient: Any) -> None:
     assert error.value.unknown
 
 
+def test_a_create_whose_id_must_be_new_is_not_repeated(impatient: Any) -> None:
+    """It may have made its task, and would find that."""
+    with stub_server(StubAnswer(200, {"id": "a", "created": True}, cut=True)) as server:
+        client = impatient(server.url)
+        with pytest.raises(Unavailable) as error:
+            client.create("order", id="a", if_exists="error")
+        with pytest.raises(Unavailable):
+            client.create_many([draft("order", id="a", if_exists="error")])
+        assert len(server.requests) == 2
+    assert error.value.unknown
+
+
 def test_a_batch_sends_again_only_what_failed(impatient: Any) -> None:
     def fail_second(request: StubRequest) -> StubAnswer:
         results: list[dict[str, Any]] = [{"id": id, "created": True} for id in request.ids]

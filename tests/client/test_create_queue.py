@@ -57,6 +57,13 @@ async def test_a_create_that_is_alone_goes_alone(open_client: OpenClient) -> Non
         assert [request.path for request in server.requests] == ["/create", "/create"]
 
 
+async def test_a_create_whose_id_must_be_new_goes_alone(open_client: OpenClient) -> None:
+    with stub_server(answer_all) as server:
+        client = open_client(server)
+        await asyncio.gather(*(client.create("order", id=id, if_exists="error") for id in "ab"))
+        assert [request.path for request in server.requests] == ["/create", "/create"]
+
+
 async def test_an_error_reaches_the_caller_whose_task_it_was(open_client: OpenClient) -> None:
     with stub_server(answer_all) as server:
         client = open_client(server)
