@@ -15,7 +15,7 @@ from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
 from tests.spark.faulty_proxy import run_proxy
 from tests.spark.later_server import UNUSED_CALLBACK, LaterServer, free_port, later_writer, rows, task_ids
-from tests.system.api_client import query
+from tests.system.api_client import call, query
 
 COUNT = 10
 OPTIONS = (
@@ -146,6 +146,20 @@ def test_columns_of_many_types_keep_their_values(transport: str, spark: SparkSes
     assert (text["due_at"], text["max_retry"], text["headers"]) == ("2030-01-01T00:00:00.250Z", 4, ["X-A"])
     assert nothing["execute_time"] - nothing["creat_time"] in (100, 101)
     assert (nothing["max_retry"], "headers" in nothing) == (3, False)
+
+
+@pytest.mark.parametrize("transport", ["api", "store"])
+def test_rows_need_no_callback_where_the_policy_has_one(
+    transport: str, spark: SparkSession, server: LaterServer
+) -> None:
+    topic = f"without-{transport}"
+    assert call(server.url, "PATCH", f"/topics/{topic}/policy", {"callback": UNUSED_CALLBACK}).status == 200
+    frame = rows(spark, topic, COUNT).drop("callback").withColumn("context", F.lit('{"tenant": "a"}'))
+    later_writer(frame, server.url if transport == "api" else server.store_url, topic).save()
+    ids = server.topic_ids(topic)
+    assert len(ids) == COUNT
+    task = query(server.url, ids[0])
+    assert (task["callback"], task["context"]) == (None, ["tenant"])
 
 
 def seconds(task: dict[str, Any], since: str, until: str) -> float:
