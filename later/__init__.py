@@ -4,6 +4,7 @@ TYPE_CHECKING = False
 """True for type checkers. The module `typing` itself is not imported, so that `import later` costs nothing."""
 
 if TYPE_CHECKING:
+    from later.application import Later
     from later.handlers.control import Busy, Dead, Hold, Retry
     from later.handlers.handler import Handler
     from later.handlers.parameters import Depends
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from later.handlers.task import Task, current
     from later.receiver.signed import Signed
 
-__all__ = ["Busy", "Dead", "Depends", "Handler", "Handlers", "Hold", "Retry", "Signed", "Task", "current"]
+__all__ = ["Busy", "Dead", "Depends", "Handler", "Handlers", "Hold", "Later", "Retry", "Signed", "Task", "current"]
 __version__ = "0.1.0"
 
 _MODULES = {
@@ -21,6 +22,7 @@ _MODULES = {
     "Handler": "later.handlers.handler",
     "Handlers": "later.handlers.registry",
     "Hold": "later.handlers.control",
+    "Later": "later.application",
     "Retry": "later.handlers.control",
     "Signed": "later.receiver.signed",
     "Task": "later.handlers.task",

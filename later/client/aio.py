@@ -104,6 +104,9 @@ class AsyncClient:
             topic, content, callback=callback, delay=delay, at=at, id=id, if_exists=if_exists, retry=retry, ttl=ttl,
             headers=headers, context=context, remember=remember,
         )  # fmt: skip
+        return await self.create_draft(draft)
+
+    async def create_draft(self, draft: Draft) -> Enqueued:
         item = calls.create_item(await self._fit_policy(draft), wall_ms())
         is_alone = not self._coalesce or item.exclusive  # others of its batch could not be sent again
         return await (self._create(item) if is_alone else self._loop().creates.create(item))

@@ -94,6 +94,10 @@ class Client:
             topic, content, callback=callback, delay=delay, at=at, id=id, if_exists=if_exists, retry=retry, ttl=ttl,
             headers=headers, context=context, remember=remember,
         )  # fmt: skip
+        return self.create_draft(draft)
+
+    def create_draft(self, draft: Draft) -> Enqueued:
+        """Create a task that `draft` has made, as `create` does."""
         return self._send(calls.create(calls.create_item(self._fit_policy(draft), wall_ms())))
 
     def create_many(self, drafts: Iterable[Draft]) -> Results[Enqueued]:

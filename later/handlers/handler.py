@@ -5,18 +5,53 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
+from later.client.answers import Enqueued
+from later.core.durations import Seconds
+from later.core.errors import Refused
+from later.core.task import Draft
 from later.handlers.dependencies import check_dependencies
 from later.handlers.parameters import Parameters, read_parameters, resolve_parameters
 from later.handlers.payload_codec import Codec, make_codec
 from later.handlers.slots import Slots
 
 Payload = TypeVar("Payload")
+IfExists = Literal["keep", "update", "error"]
 
 KEY_ID_PREFIX = "k-"
 KEY_ID_CHARS = 32
+
+
+class Enqueuer(Protocol):
+    """The application that creates the tasks of its handlers."""
+
+    def build_draft(self, handler: Handler[Any], payload: Any, options: EnqueueOptions) -> Draft:
+        """Return the task of a payload. Raises TypeError, Refused."""
+        ...
+
+    async def send_draft(self, draft: Draft) -> Enqueued:
+        """Create a task. Raises LaterError."""
+        ...
+
+    def send_draft_sync(self, draft: Draft) -> Enqueued:
+        """Create a task in this thread. Raises LaterError; RuntimeError: an event loop runs in it."""
+        ...
+
+
+class EnqueueOptions(NamedTuple):
+    """What `enqueue` may be told besides the payload, as it was given."""
+
+    delay: Seconds | None = None
+    at: datetime | None = None
+    id: str | None = None
+    if_exists: IfExists = "keep"
+    remember: Seconds | None = None
+    retry: int | None = None
+    ttl: Seconds | None = None
+    context: Mapping[str, str] | None = None
 
 
 class Handler(Generic[Payload]):
@@ -24,7 +59,8 @@ class Handler(Generic[Payload]):
 
     `concurrency` is the number of runs at a time in this process. `timeout_s` is the time of a run (None: as long as
     the attempt has). With `strict` only True means done. `policy` is what the application wishes of its topic's policy;
-    nothing sets it by itself. `local_names` are the names where a function within another one is defined.
+    nothing sets it by itself. `local_names` are the names where a function within another one is defined;
+    `find_application` returns the application to which the handler belongs.
 
     Raises:
         TypeError: the function takes more than one payload, or is a class, a method or a generator.
@@ -43,6 +79,7 @@ class Handler(Generic[Payload]):
         codec: Codec | None,
         policy: Mapping[str, object],
         local_names: Mapping[str, Any],
+        find_application: Callable[[], Enqueuer],
     ) -> None:
         _check_function(function, topic)
         if concurrency < 1:
@@ -56,6 +93,7 @@ class Handler(Generic[Payload]):
         self.timeout_s = timeout_s
         self.strict = strict
         self.policy = policy
+        self._find_application = find_application
         self.slots = Slots(concurrency)
         self._codec = codec
         self._types = resolve_parameters(function, topic, local_names)
@@ -69,6 +107,81 @@ class Handler(Generic[Payload]):
 
     def __repr__(self) -> str:
         return f"Handler({self.topic!r})"
+
+    async def enqueue(
+        self,
+        payload: Payload,
+        *,
+        delay: Seconds | None = None,
+        at: datetime | None = None,
+        id: str | None = None,
+        key: str | None = None,
+        if_exists: IfExists = "keep",
+        remember: Seconds | None = None,
+        retry: int | None = None,
+        ttl: Seconds | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Enqueued:
+        """Create a task for this handler; when it returns, the daemon has stored the task.
+
+        The task is due after `delay` (`15`, `"1h30m"`, a timedelta) or `at` a time with its zone; now, without both.
+        `id` is its own id, or `key` makes one: a second task of the same id changes nothing (`keep`), takes the place
+        of the first (`update`) or is refused (`error`), also for `remember` after the end of the first one. `retry`
+        failures are followed by another attempt. After `ttl` it is not begun any more. `context` are values for
+        the handler's `task.context`, besides what the application carries over.
+
+        Raises:
+            TypeError: the handler could not read the payload.
+            Refused: an argument is wrong, or the topic's policy does not allow it.
+            Exists: there is such a task (`error`).
+            Conflict: it is in flight (`update`).
+            Unavailable: the daemon did not answer; `unknown` says whether the task may be there.
+            NotConfigured: the handler belongs to no application, or that one does not know where `later` is.
+        """
+        application = self._find_application()
+        options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
+        return await application.send_draft(application.build_draft(self, payload, options))
+
+    def enqueue_sync(
+        self,
+        payload: Payload,
+        *,
+        delay: Seconds | None = None,
+        at: datetime | None = None,
+        id: str | None = None,
+        key: str | None = None,
+        if_exists: IfExists = "keep",
+        remember: Seconds | None = None,
+        retry: int | None = None,
+        ttl: Seconds | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Enqueued:
+        """Create a task as `enqueue` does, from a thread without an event loop.
+
+        Raises:
+            RuntimeError: an event loop runs in this thread, and would stand still meanwhile.
+        """
+        application = self._find_application()
+        options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
+        return application.send_draft_sync(application.build_draft(self, payload, options))
+
+    def item(
+        self,
+        payload: Payload,
+        *,
+        delay: Seconds | None = None,
+        at: datetime | None = None,
+        id: str | None = None,
+        key: str | None = None,
+        if_exists: IfExists = "keep",
+        remember: Seconds | None = None,
+        retry: int | None = None,
+        ttl: Seconds | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Draft:
+        """Return a task for the application's `enqueue_many`, with the arguments of `enqueue`."""
+        options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
+        return self._find_application().build_draft(self, payload, options)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -127,6 +240,12 @@ class Handler(Generic[Payload]):
     def id_of(self, key: str) -> str:
         """Return the id that a key makes: `k-` and 32 hex digits of the SHA-256 of topic, newline and key."""
         return KEY_ID_PREFIX + hashlib.sha256(f"{self.topic}\n{key}".encode()).hexdigest()[:KEY_ID_CHARS]
+
+    def _own_id(self, id: str | None, key: str | None) -> str | None:
+        """Return the id that is given, or made by a key. Raises Refused: both are given."""
+        if id is not None and key is not None:
+            raise Refused("key: expected either id or key, got both", "key")
+        return id if key is None else self.id_of(key)
 
 
 def _check_function(function: Callable[..., Any], name: str) -> None:

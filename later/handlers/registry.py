@@ -8,9 +8,9 @@ from types import FrameType
 from typing import Any, Concatenate, NamedTuple, Protocol, TypeVar, overload
 
 from later.core.durations import Seconds, to_seconds
-from later.core.errors import HandlerExists
+from later.core.errors import HandlerExists, NotConfigured
 from later.core.validation import check_namespace, parse_topic
-from later.handlers.handler import Handler
+from later.handlers.handler import Enqueuer, Handler
 from later.handlers.payload_codec import Codec
 from later.handlers.task import Task
 
@@ -187,6 +187,7 @@ class Handlers:
             codec=codec,
             policy=dict(policy or {}),
             local_names=local_names,
+            find_application=self._application,
         )
         self._add(handler)
         return handler
@@ -210,6 +211,17 @@ class Handlers:
         self._entries[topic] = own
         for parent in self._parents:
             parent._insert(topic, own)
+
+    def _application(self) -> Enqueuer:
+        """Return the application that these handlers belong to. Raises NotConfigured: there is none, or several."""
+        applications = list(
+            {id(found): found for found in (parent._application() for parent in self._parents)}.values()
+        )
+        if len(applications) == 1:
+            return applications[0]
+        if not applications:
+            raise NotConfigured("these handlers belong to no application: add them with Later(…).include(handlers)")
+        raise NotConfigured("these handlers belong to several applications: use the `enqueue` of one of them")
 
     def _including(self) -> list[Handlers]:
         """Return the handlers that include these, directly or not."""

@@ -194,3 +194,10 @@ def kill_orphaned_store(data: Path) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: embedded_store_pid(data) is None, "the store exits")
+
+
+def secret_of(data: Path, *options: str) -> str:
+    """Return the signing secret of a daemon on this data; `options` are those of `secrets show`."""
+    done = run_command("secrets", "show", "--data", str(data), *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

@@ -18,7 +18,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from tests.system.api_client import call, create, query
-from tests.system.daemons import run_command, run_daemon, run_up
+from tests.system.daemons import run_command, run_daemon, run_up, secret_of
 from tests.system.receivers import Call, Receiver
 from tests.system.stores import StoreServer
 from tests.system.waiting import sleep_until, wait_until
@@ -45,12 +45,6 @@ exports.Pool = class {
 };
 """
 """PostgreSQL's client, as far as the page's receiver uses it."""
-
-
-def secret_of(data: Path, *options: str) -> str:
-    done = run_command("secrets", "show", "--data", str(data), *options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def deliver(url: str, receiver: Receiver, **fields: object) -> Call:
