@@ -7,7 +7,7 @@ import pytest
 from tests.client.both_clients import KINDS
 from tests.environment import HAS_SERVER
 
-collect_ignore = [] if HAS_SERVER else ["test_api_clients.py", "test_api_transport.py"]
+collect_ignore = [] if HAS_SERVER else ["test_api_clients.py", "test_api_transport.py", "test_documented_clients.py"]
 """Tests of clients of the API itself."""
 
 
