@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from functools import lru_cache
 
 OTHER_NAMES = {
@@ -30,6 +30,8 @@ OTHER_NAMES = {
 """Names in other task queues, or in answers of later itself, and the field that each of them means."""
 MAX_MISSPELT_CHARS = 40
 """Longer names are compared with nothing: they are no misspelling, and comparing takes time."""
+MIN_CLOSENESS = 0.75
+"""How much of a misspelling and of the field that it means is equal, at least."""
 
 _WORD_BREAKS = re.compile(r"[\s-]+|(?<=[a-z0-9])(?=[A-Z])")
 
@@ -43,4 +45,8 @@ def suggest_field(name: str, known: Collection[str]) -> str | None:
 def _suggest(name: str, known: tuple[str, ...]) -> str | None:
     simple = _WORD_BREAKS.sub("_", name.strip()).lower()
     meant = OTHER_NAMES.get(simple)
-    return meant if meant in known else next(iter(get_close_matches(simple, known, 1, 0.75)), None)
+    if meant in known:
+        return meant
+    closeness = {field: SequenceMatcher(None, field, simple).ratio() for field in known}
+    closest = max(known, key=closeness.__getitem__, default=None)  # of equally close ones the first
+    return closest if closest is not None and closeness[closest] >= MIN_CLOSENESS else None

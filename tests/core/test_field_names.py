@@ -45,7 +45,7 @@ def test_only_known_fields_are_meant() -> None:
         (b'{"at": 5}', "at: unknown field; did you mean execute_time?"),
         (b'{"colour": 5}', "colour: unknown field"),
         (b'{"timeout": 5}', "timeout: not a field of this version"),
-        (b'{"if_exists": 5}', "if_exists: not a field of this version"),
+        (b'{"cron": 5}', "cron: not a field of this version"),
     ],
 )
 def test_a_refusal_asks_whether_the_field_was_meant(body: bytes, detail: str) -> None:

@@ -164,25 +164,28 @@ async def test_the_end_of_an_attempt_ends_its_handler_before() -> None:
 
 
 async def test_a_thread_that_outlives_its_timeout_keeps_its_slot_and_its_dependencies() -> None:
-    handlers, ends, closed = Handlers(), threading.Event(), threading.Event()
+    handlers, began, ends, closed = Handlers(), threading.Event(), threading.Event(), threading.Event()
 
     def session() -> Iterator[str]:
         try:
             yield "open"
         finally:
-            closed.set()
+            if began.is_set():
+                closed.set()
 
     @handlers.handler("order", concurrency=1, timeout=0.01)
     def block(session: Annotated[str, Depends(session)]) -> None:
+        began.set()
         ends.wait(20)
 
     dispatcher = HandlerDispatcher(handlers)
-    assert (await dispatcher.dispatch(task_of("order"), "")).reason == "timeout"
+    while not began.is_set():  # on a busy machine, the timeout may be over before the thread runs
+        assert (await dispatcher.dispatch(task_of("order"), "")).reason in ("timeout", "handler")
     assert (await dispatcher.dispatch(task_of("order"), "")).message == "all 1 runs of the handler for order are taken"
     assert not closed.is_set()
     waiting = asyncio.create_task(dispatcher.dispatch(task_of("order"), "", slot_wait_s=20))
     ends.set()
-    assert (await waiting).kind is OutcomeKind.DONE
+    assert (await waiting).reason != "handler"  # it had a slot; its end may come after the timeout
     assert await asyncio.to_thread(closed.wait, 20)
     dispatcher.close()
 
