@@ -6,6 +6,7 @@ options of data sources in plans and logs.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -56,6 +57,8 @@ def _read_file(file: str, source: str) -> str:
         line = read_regular_file(file).decode().partition("\n")[0]
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        if isinstance(error, OSError) and error.errno == errno.EINVAL:
+            why = f"{why}; {KEY} takes what a pipe would say"
         raise ConfigError(f"{source} {file}: it cannot be read: {why}") from None
     return _check(line, f"{source} {file}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,12 +33,14 @@ def test_a_named_file_comes_before_the_environment_and_nothing_is_no_key(key_fil
 def test_what_is_no_key_is_refused_before_any_call_and_never_shown(tmp_path: Path, key_file: Path) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text(MISTYPED, encoding="utf-8")
-    absent = tmp_path / "absent"
+    absent, pipe = tmp_path / "absent", tmp_path / "pipe"
+    os.mkfifo(pipe)
     for file, environ, reason in [
         (None, {"LATER_KEY": MISTYPED}, "LATER_KEY: expected a key as .*: its check digits are wrong"),
         (None, {"LATER_KEY": "s3cret"}, "LATER_KEY: expected a key as"),
         (str(wrong), {}, f"key file {wrong}: expected a key as .* mistyped"),
         (str(absent), {}, f"key file {absent}: it cannot be read: No such file or directory"),
+        (str(pipe), {}, "Not a regular file, which can be read again; LATER_KEY takes what a pipe would say"),
         (None, {"LATER_KEY_FILE": str(absent)}, f"LATER_KEY_FILE {absent}: it cannot be read"),
         (KEY, {}, "key file: expected the name of a file, got a key"),
         (None, {"LATER_KEY": KEY, "LATER_KEY_FILE": str(key_file)}, "expected one of them, got both"),
