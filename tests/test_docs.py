@@ -264,7 +264,7 @@ def test_a_command_line_has_only_options_of_its_command(document: Path) -> None:
 def test_every_named_environment_variable_exists(document: Path) -> None:
     assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {
         *(PASSWORD, PASSWORD_FILE, ROOT_KEY_VARIABLE, KEY, OF_RECEIVERS),
-        *("LATER_CONFIG", *TASK_VARIABLES),
+        *("LATER_CONFIG", "LATER_CALLBACK", *TASK_VARIABLES),
     } | {option.variable for option in OPTIONS}
 
 
