@@ -70,5 +70,6 @@ def task_of(creation: Creation) -> Task:
 
 def id_exists(task: Task, due_at: int | None) -> Exists:
     """Return the error of an exclusive create; `due_at` (ms) is when the task that is there is due."""
-    why = "it is dead, or has ended and is remembered" if due_at is None else f"its task is due at {rfc3339(due_at)}"
-    return Exists(f"the id {task.id!r} exists: {why}")
+    if due_at is None:
+        return Exists(f"the id {task.id!r} exists: its task is dead, or has ended and the id is remembered")
+    return Exists(f"the id {task.id!r} exists: its task is due at {rfc3339(due_at)}")
