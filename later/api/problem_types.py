@@ -109,8 +109,7 @@ EXISTS = ProblemType(
     'A create with `"if_exists": "error"` has an id that a task has, or that is remembered because its task has\n'
     "ended. Or the UUID that was chosen as an id is that of a task which is not in the namespace of the request's key.",
     "Choose another id, or decide what is to happen to the task that is there: `if_exists` takes `keep` and\n"
-    "`update`. "
-    "Ids that are no UUIDs are of the key's namespace alone, so they never meet others'.",
+    "`update`. Ids that are no UUIDs are of the key's namespace alone, so they never meet others'.",
 )  # fmt: skip
 CHANGED = ProblemType(
     "changed", 409, "The present state does not allow it",

@@ -48,8 +48,8 @@ def answer_to(state: str, if_exists: str) -> tuple[int, dict[str, Any]]:
     if if_exists == "keep":
         return ok(id=state, **shown, created=False)
     if if_exists == "error":
-        why = f"its task is due at {shown['due_at']}" if shown else "its task is dead, or has ended and the id is remembered"
-        return error("exists", "The id is not free", f"the id {state!r} exists: {why}")
+        why = f"due at {shown['due_at']}" if shown else "dead, or has ended and the id is remembered"
+        return error("exists", "The id is not free", f"the id {state!r} exists: its task is {why}")
     if state == "unack":
         return error("in-flight", "The task is in flight", IN_FLIGHT)
     return ok(id=state, **shown, created=False, updated=True)
