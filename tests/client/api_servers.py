@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.api.api_fixture import ApiFixture
 
@@ -144,7 +146,8 @@ class ApiServer(NamedTuple):
 @contextmanager
 def api_server(**options: Any) -> Iterator[ApiServer]:
     """Run the API in a context."""
-    from tests.api.api_fixture import serve_api  # needs the server, unlike the stub
+    pytest.importorskip("redis", reason="the API needs the server, unlike the stub")
+    from tests.api.api_fixture import serve_api
 
     loop, stack = asyncio.new_event_loop(), AsyncExitStack()
     thread = Thread(target=loop.run_forever)
