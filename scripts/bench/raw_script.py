@@ -87,6 +87,8 @@ class _RecordingClient:
         self.commands += commands
         raise _RecordedError
 
+    execute_timed = execute_each
+
 
 class _RecordedError(Exception):
     """Raised to end the call of the store package, which would otherwise wait for an answer."""

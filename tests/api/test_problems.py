@@ -42,7 +42,9 @@ async def test_an_unknown_type_has_no_page(api: ApiFixture) -> None:
 def test_only_errors_that_no_caller_sees_are_faults() -> None:
     classes = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LaterError)}
     faults = {kind.__name__ for kind in classes if problem_type(kind.__new__(kind)) is FAULT}
-    assert faults == {"LaterError", "StoreFault", "ConfigError", "InputUnreadable", "MissingMaster", "UnreadableBody"}
+    of_clients = {"CallFailed", "HandlerExists", "LeaseLost", "NotConfigured", "Unavailable"}
+    of_the_daemon = {"LaterError", "StoreFault", "ConfigError", "InputUnreadable", "MissingMaster", "UnreadableBody"}
+    assert faults == of_clients | of_the_daemon
 
 
 async def test_the_routes_and_the_version_are_listed(api: ApiFixture) -> None:
