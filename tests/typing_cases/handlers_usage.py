@@ -1,0 +1,78 @@
+"""Uses of handlers. A type checker must refuse the lines that end with a comment which says so, and no other one.
+
+No test imports this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+from later import Depends, Handler, Handlers, Later, Task, current
+
+tasks = Later("http://127.0.0.1:8080")
+shop = Handlers(namespace="shop")
+
+
+@dataclass
+class Remind:
+    order: int
+
+
+async def session() -> AsyncIterator[str]:
+    yield "session"
+
+
+@tasks.handler
+async def bare(reminder: Remind) -> None: ...
+
+
+@tasks.handler("named", concurrency=3, timeout="30s", aliases=["old"])
+def with_options(reminder: Remind) -> None: ...
+
+
+@shop.handler()
+async def empty() -> None: ...
+
+
+@tasks.handler
+async def injected(number: int, task: Task[dict[str, str]], session: Annotated[str, Depends(session)]) -> str:
+    return task.state["x"] + session
+
+
+@tasks.handler("default")
+def injected_by_default(number: int, session: str = Depends(session)) -> None: ...
+
+
+def types() -> None:
+    a: Handler[Remind] = bare
+    b: Handler[Remind] = with_options
+    c: Handler[None] = empty
+    d: Handler[int] = injected
+    e: Handler[int] = injected_by_default
+    f: Handler[str] = bare  # error: Handler[Remind]
+    task: Task[Any] | None = current()
+    print(a, b, c, d, e, f, task)
+
+
+async def enqueue() -> None:
+    await bare.enqueue(Remind(17), delay="15m")
+    await bare.enqueue(Remind(17), delay=timedelta(minutes=15), if_exists="update", key="x")
+    await with_options.enqueue(Remind(17), delay=1.5)
+    await empty.enqueue(None)
+    await injected.enqueue(7)
+    await bare.enqueue(17)  # error: "int"
+    await bare.enqueue({"order": 17})  # error: "dict[str, int]"
+    await with_options.enqueue("17")  # error: "str"
+    await empty.enqueue(17)  # error: "int"
+    await injected.enqueue("7")  # error: "str"
+    await bare.enqueue(Remind(17), if_exists="replace")  # error: "Literal['replace']"
+    await bare.enqueue(Remind(17), soon=True)  # error: "soon"
+    await bare.enqueue()  # error: "payload"
+    bare.enqueue_sync("x")  # error: "str"
+    bare.item(1)  # error: "int"
+    created: bool = (await bare.enqueue(Remind(1))).created
+    id: int = (await bare.enqueue(Remind(1))).id  # error: "str"
+    print(created, id)
