@@ -45,7 +45,7 @@ VALID: dict[str, list[Any]] = {
     "rate": [1, 1000], "limit": [1, 1000], "dry_run": [True, False], "overlap": [0, 60], "cursor": ["", "e30"],
     "active": [True, False], "tickTime": [1000],
     "messages": [[{"body": "x", "ttl": 60}], [{"body": {}, "delay": 5}, {}]],
-    "grace": [60, 0], "resource_types": [["messages"]],
+    "grace": [60, 0], "resource_types": [["messages"]], "context": [{}, {"tenant": "a"}],
 }  # fmt: skip
 """Good values of each field, so that many requests get as far as the store."""
 NEEDED = {
@@ -56,8 +56,10 @@ NEEDED = {
 }  # fmt: skip
 """Fields without which a route gets no further than its body."""
 MORE = {
-    "/create": ["id", "delay", "content", "headers", "ttl"], "/create/batch": ["id", "delay", "content", "retry"],
-    "/list": ["limit", "cursor", "due_after", "died_before", "reason"], "/update": ["delay", "content", "callback"],
+    "/create": ["id", "delay", "content", "headers", "ttl", "context"],
+    "/create/batch": ["id", "delay", "content", "retry", "context"],
+    "/list": ["limit", "cursor", "due_after", "died_before", "reason"],
+    "/update": ["delay", "content", "callback", "context"],
     "/redrive": ["rate", "limit", "dry_run"], "/topics/{topic}/purge": ["states", "limit", "dry_run", "reason"],
     "/v2/queues/{queue}/purge": ["resource_types"], "/v2/queues/{queue}/claims/{claim}": ["ttl", "grace"],
 }  # fmt: skip
