@@ -21,7 +21,7 @@ ROOT = Path(later.__file__).parent
 PACKAGES = ("application.py", "client", "core", "errors.py", "handlers", "receiver")
 """What an application may import from. All modules of these packages are the library's."""
 SERVER_COMMANDS = [name for name, lazy in COMMANDS.items() if lazy.extra is not None]
-MAX_MODULES = 250
+MAX_MODULES = 400
 """The most modules that the public names may import, with those of Python itself."""
 
 
