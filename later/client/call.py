@@ -29,6 +29,8 @@ JSON = "application/json"
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 5.0
 LEAST_TIMEOUT_S = 0.05
+MAX_TIMEOUT_S = 10.0
+"""The longest attempt of a call that may be sent again: a daemon whose store is away answers within seconds."""
 BROKEN_STATUSES = frozenset({None, 200, 502, 503, 504})
 """Statuses after which a safe call may be sent again: no answer, one that cannot be read, or one of a server that
 did not carry it out or lost the answer on the way."""
@@ -182,4 +184,4 @@ def attempt_timeout_s(left_s: float, call: Call[Any]) -> float:
 
     A safe call leaves half of it to further attempts, because a connection may have died without a word.
     """
-    return max(left_s / 2 if call.safe else left_s, LEAST_TIMEOUT_S) + call.wait_s
+    return max(min(left_s / 2, MAX_TIMEOUT_S) if call.safe else left_s, LEAST_TIMEOUT_S) + call.wait_s

@@ -94,6 +94,7 @@ def test_the_first_attempt_of_a_safe_call_leaves_time_for_another() -> None:
     tries = [attempt_timeout_s(left_s, call) for left_s, call in ((10, CALL), (10, a_call(safe=True)), (10, waiting))]
     assert tries == [10, 5, 25]
     assert attempt_timeout_s(-1, CALL) > 0
+    assert attempt_timeout_s(120, waiting) == 30
 
 
 # Answers
