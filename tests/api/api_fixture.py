@@ -155,7 +155,7 @@ async def serve_api(
         timeout_s=10,
         observer=metrics.round_trip_observer,
     )
-    store = build_store(client, clock, keys, policy or Policy())
+    store = build_store(client, clock, keys, policy or Policy(), count_follow_ups=metrics.count_follow_ups)
     await store.policies.read()
     wakes: list[int] = []
 

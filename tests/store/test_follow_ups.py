@@ -41,7 +41,7 @@ from tests.store.test_pulls import a_request, pull
 from tests.store_fixture import StoreFixture
 
 EXHAUSTED = Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 1)
-SOON = NOW + 5000
+SOON, LATER = NOW + 5000, NOW + 10 * LEASE_MS
 EVENTS: dict[str, Any] = {"on_dead": "events", "on_done": "events"}
 
 
@@ -294,9 +294,9 @@ class TestConsumers:
             SettleTarget.DEAD, SettleTarget.DEAD, None,
         ]  # fmt: skip
         await release_due(store, Bucket.UNACK, NOW + LEASE_MS)
-        [result] = await store.pulls.claim([a_request(max_claims=1)], Interval(SOON * 2, SOON * 2))
+        [result] = await store.pulls.claim([a_request(max_claims=1)], Interval(LATER, LATER))
         assert await ends_of(store) == [("a", "done"), ("b", "done"), ("c", "dead"), ("d", "dead"), ("e", "dead")]
-        await assert_sound(store, SOON * 2)
+        await assert_sound(store, LATER)
 
     async def test_an_ack_of_a_lost_lease_makes_none(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id=id, callback="") for id in "abc"])
