@@ -21,6 +21,7 @@ from later.core.policy import (
     parse_policy_fields,
 )
 from later.core.policy_scopes import (
+    FOLLOW_UP_FIELDS,
     NO_SETTINGS,
     Level,
     Policies,
@@ -452,3 +453,62 @@ def test_workers_look_at_the_policies_of_topics_only_if_one_is_limited_paused_or
     for policies in (Policies(DEFAULT_POLICY, {NAMESPACE: Settings(fields)}), Policies(daemon)):
         assert (policies.has_limits, policies.has_pulled) == (has_limits, has_pulled)
         assert policies.can_hold is (has_limits or has_pulled)
+
+
+class TestFollowUps:
+    @each_case(
+        ("scope", "target", "detail"),
+        [
+            (TOPIC, "shop/order", 'another topic of the namespace shop, got "shop/order"'),
+            (TOPIC, "bank/order", 'another topic of the namespace shop, got "bank/order"'),
+            (NAMESPACE, "order", 'a topic of the namespace shop, got "order"'),
+        ],
+    )
+    def test_they_are_made_in_another_topic_of_the_same_namespace(
+        self, scope: PolicyScope, target: str, detail: str
+    ) -> None:
+        for field in FOLLOW_UP_FIELDS:
+            with pytest.raises(Refused) as caught:
+                Policies(DEFAULT_POLICY).with_settings(scope, Settings({field: target}))
+            assert (caught.value.field, caught.value.detail) == (field, f"{field}: expected {detail}")
+
+    def test_the_topic_of_a_namespace_gets_none_for_its_own_tasks(self) -> None:
+        policies = Policies(DEFAULT_POLICY, {NAMESPACE: Settings({"on_done": "shop/ends"})})
+        policies = policies.with_settings(topic_scope("shop/quiet"), Settings({"on_done": ""}))
+        topics = ("shop/order", "shop/ends", "shop/quiet", "order")
+        assert [policies.follow_up_topic(topic, "on_done") for topic in topics] == ["shop/ends", "", "", ""]
+        assert [policies.follow_up_topic(topic, "on_dead") for topic in topics] == [""] * 4
+
+    @each_case(
+        ("settings", "leave_tasks", "has_follow_ups"),
+        [
+            ({}, False, False),
+            ({"retry": 1, "on_done": "", "dead_to": ""}, False, False),
+            ({"dead_to": "shop/ends"}, True, False),
+            ({"on_done": "shop/ends"}, True, True),
+            ({"on_dead": "shop/ends"}, True, True),
+        ],
+    )
+    def test_where_no_policy_has_them_none_need_be_looked_up(
+        self, settings: dict[str, Any], leave_tasks: bool, has_follow_ups: bool
+    ) -> None:
+        policies = Policies(DEFAULT_POLICY, {TOPIC: Settings(settings)})
+        assert (policies.leave_tasks, policies.has_follow_ups) == (leave_tasks, has_follow_ups)
+
+    @each_case(
+        ("target", "scope", "is_warned"),
+        [
+            ({}, TOPIC, True),
+            ({}, topic_scope("shop/ends"), True),
+            ({}, NAMESPACE, True),
+            ({}, topic_scope("shop/other"), False),
+            ({"deliver": "pull"}, TOPIC, False),
+            ({"callback": "http://127.0.0.1:8888/ends"}, topic_scope("shop/ends"), False),
+        ],
+    )
+    def test_it_is_warned_of_a_topic_in_which_they_would_be_dead(
+        self, target: dict[str, Any], scope: PolicyScope, is_warned: bool
+    ) -> None:
+        settings = {TOPIC: Settings({"on_dead": "shop/ends"}), topic_scope("shop/ends"): Settings(target)}
+        warning = Policies(DEFAULT_POLICY, settings).follow_up_warning(scope)
+        assert (warning is not None) is is_warned

@@ -427,3 +427,11 @@ async def test_settles_of_other_topics_take_no_command_more(store: StoreFixture)
         [claim] = await claim_due(store)
         counts.append(await commands_of(store, partial(verb, [ended(store, done(claim))])))
     assert counts[1] == counts[2]  # before, the script is loaded
+
+
+async def test_a_daemon_that_would_make_none_refuses_the_store(store: StoreFixture) -> None:
+    assert await ask(store, [("HGET", store.keys.meta, "needs")]) == [None]
+    await set_policies(store, on_done="")
+    assert await ask(store, [("HGET", store.keys.meta, "needs")]) == [None]
+    await set_policies(store, on_done="events")
+    assert await ask(store, [("HGET", store.keys.meta, "needs")]) == [b"follow-ups"]

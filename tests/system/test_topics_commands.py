@@ -61,9 +61,8 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
         "default_delay": "1s", "max_delay": "2m", "delay_mode": "queue", "delays": "off", "ttl": "3h", "timeout": "4",
         "retry": "5", "retry_base": "500ms", "retry_cap": "1d", "retry_jitter": "0.25", "ack": "code", "rate": "2.5",
         "concurrency": "6", "paused": "on", "ramp": "0", "dead_keep": "7d", "sign": "topic",
-        "deliver": "pull", "claim_lease": "1m", "max_claims": "5", "dead_to": "x/failed", "dead_ttl": "1d",
-        "remember": "15m",
-        "on_dead": "x/failed", "on_done": "x/failed",
+        "deliver": "pull", "callback": "http://127.0.0.1:8888/x", "claim_lease": "1m", "max_claims": "5",
+        "dead_to": "x/failed", "dead_ttl": "1d", "remember": "15m", "on_dead": "x/failed", "on_done": "x/failed",
     }  # fmt: skip
     assert list(given) == list(POLICY_FIELDS)
     run_json(up, "topics", "set", "x/failed", "--deliver", "pull")  # otherwise it is warned of
@@ -74,9 +73,8 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
             "default_delay": 1, "max_delay": 120, "delay_mode": "queue", "delays": False, "ttl": 10_800, "timeout": 4,
             "retry": 5, "retry_base": 0.5, "retry_cap": 86_400, "retry_jitter": 0.25, "ack": "code", "rate": 2.5,
             "concurrency": 6, "paused": True, "ramp": 0, "dead_keep": 604_800, "sign": "topic",
-            "deliver": "pull", "claim_lease": 60, "max_claims": 5, "dead_to": "x/failed", "dead_ttl": 86_400,
-            "remember": 900,
-            "on_dead": "x/failed", "on_done": "x/failed",
+            "deliver": "pull", "callback": "http://127.0.0.1:8888/x", "claim_lease": 60, "max_claims": 5,
+            "dead_to": "x/failed", "dead_ttl": 86_400, "remember": 900, "on_dead": "x/failed", "on_done": "x/failed",
         }  # fmt: skip
         assert run_json(up, group, "unset", scope, *options.values())["set"] == {}
 
