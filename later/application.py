@@ -16,7 +16,7 @@ import msgspec
 from later.client.aio import AsyncClient
 from later.client.answers import AppliedPolicy, Enqueued, Explained, Info
 from later.client.calls import State, draft
-from later.core.durations import Seconds
+from later.core.durations import Seconds, to_seconds
 from later.core.errors import LaterError, NotConfigured, NotFound
 from later.core.task import Draft
 from later.handlers.context import Carried, capture_context
@@ -31,6 +31,7 @@ from later.receiver.wsgi import WsgiReceiver
 
 if TYPE_CHECKING:
     from later.client.sync import Client
+    from later.puller.claim_source import ClaimSource
 
 Lifespan = Callable[["Later"], AbstractAsyncContextManager[Any]]
 """What an application needs while its handlers run: a connection pool. Its value is `task.state`."""
@@ -358,6 +359,27 @@ class Later(Handlers):
     def django(self) -> Callable[[Any], Any]:
         """Return a view of Django that takes the calls."""
         return django_view(self._get_receiver())
+
+    # Workers
+
+    async def work(
+        self, *, claims: ClaimSource | None = None, only: Sequence[Handler[Any]] = (), drain: Seconds = 25
+    ) -> None:
+        """Claim the tasks of pulled topics, and run their handlers, until this is cancelled.
+
+        Then nothing more is claimed; what runs has `drain`, and what still runs is given back. `only` are the handlers
+        whose tasks are claimed; all without it. `claims` takes the place of the API of `url`.
+
+        Raises:
+            NotConfigured: the application does not know where later is.
+            TypeError: a handler's types cannot be resolved.
+        """
+        from later.puller.claim_source import ApiClaims  # noqa: PLC0415  # most applications are called
+        from later.puller.pull_worker import PullWorker  # noqa: PLC0415
+
+        async with self:
+            source = claims or ApiClaims(self.client, lambda: self._state)
+            await PullWorker(list(only or self), self._dispatcher, source).run(to_seconds("drain", drain))
 
     # Enqueuer
 

@@ -21,7 +21,7 @@ LAYERS = {
     "processes": 4.5,
     "daemon": 4,
     "config": 3.75, "application": 3.75,
-    "receiver": 3.5,
+    "receiver": 3.5, "puller": 3.5,
     "option_table": 3.5, "log": 3.5, "embedded": 3.5,
     "api": 3, "worker": 3, "bulk": 3, "handlers": 3,
     "store": 2, "delivery": 2, "client": 2,
@@ -49,7 +49,7 @@ IMPORTERS = {
 }
 """The packages that may import each library."""
 
-LIBRARY = ("client", "handlers", "receiver", "application")
+LIBRARY = ("client", "handlers", "receiver", "puller", "application")
 """The packages of the library. They log by `logging`, because the application chooses where its log goes."""
 LIBRARY_NEEDS = {"aiohttp", "click", "msgspec", "multidict", "yarl"}
 """What the library installs that its modules import; the last two come with aiohttp."""

@@ -51,13 +51,14 @@ class HandlerDispatcher:
         content: str,
         *,
         slot_wait_s: float = 0,
-        cancel_before_s: float = 0,
+        cancel_before_s: float | None = None,
         executor: Executor | None = None,
     ) -> Outcome:
         """Run the handler of a task, and return the outcome of the attempt.
 
         It waits up to `slot_wait_s` for a slot of the handler. The handler has until `cancel_before_s` before the end
-        of the attempt. `executor` takes the place of the threads.
+        of the attempt; None: its lease is extended, and it has as long as its `timeout`. `executor` takes the place of
+        the threads.
 
         Raises:
             asyncio.CancelledError, SystemExit, KeyboardInterrupt, MemoryError: the attempt has no outcome.
@@ -71,12 +72,13 @@ class HandlerDispatcher:
             return Outcome(kind=OutcomeKind.BUSY, reason="handler", message=message)
         runner = FunctionRunner(executor or self._executor())
         try:
-            return await self._attempt(entry, task, content, runner, task.time_left() - cancel_before_s)
+            time_left_s = None if cancel_before_s is None else task.time_left() - cancel_before_s
+            return await self._attempt(entry, task, content, runner, time_left_s)
         finally:
             runner.when_ended(slots.release)
 
     async def _attempt(
-        self, entry: Entry, task: Task[Any], content: str, runner: FunctionRunner, time_left_s: float
+        self, entry: Entry, task: Task[Any], content: str, runner: FunctionRunner, time_left_s: float | None
     ) -> Outcome:
         handler = entry.handler
         try:
@@ -84,7 +86,8 @@ class HandlerDispatcher:
         except Exception as error:
             log.warning("the content of task %s cannot be read by the handler for %s", task.id, task.topic)
             return Outcome(kind=OutcomeKind.FAILED, reason="payload", message=_describe(error))
-        limit_s = time_left_s if handler.timeout_s is None else min(handler.timeout_s, time_left_s)
+        limits_s = [limit for limit in (handler.timeout_s, time_left_s) if limit is not None]
+        limit_s = min(limits_s) if limits_s else None
         token = set_current(task)
         try:
             with restored_context(self._carried, task.context):
@@ -95,7 +98,7 @@ class HandlerDispatcher:
         except MemoryError:
             raise
         except Exception as error:
-            if isinstance(error, TimeoutError) and limit.expired():
+            if isinstance(error, TimeoutError) and limit_s is not None and limit.expired():
                 message = f"not done within {max(limit_s, 0):.3g} s"
                 return Outcome(kind=OutcomeKind.FAILED, reason="timeout", message=message)
             log.exception("the handler for %s failed: task %s, attempt %d", task.topic, task.id, task.attempt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,7 @@ from fastapi import FastAPI
 from flask import Flask
 
 from later import Later
+from later.core.clock import Clock
 from tests.client.api_servers import ApiServer, api_server
 from tests.frameworks.requests import Request, over_asgi, over_http, over_wsgi
 from tests.receiver.calls import build_call
@@ -31,7 +33,7 @@ URL = "http://127.0.0.1:8080"
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[ApiServer]:
-    with api_server() as server:
+    with api_server(clock=Clock(time.monotonic, time.time)) as server:
         yield server
 
 
@@ -120,3 +122,15 @@ async def test_the_other_handlers_of_the_page_run(
     assert capsys.readouterr().out == (
         "begin greet none\nhello world with a session of a pool of connections\nthe session is closed\nend greet\n"
     )
+
+
+async def test_the_worker_of_the_page_does_pulled_tasks(
+    examples: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = examples["Without HTTP inwards"]
+    tasks: Later = module.tasks
+    await tasks.client.set_policy("greet", {"deliver": "pull"})
+    await module.main()
+    await tasks.client.unset_policy("greet")
+    await tasks.client.aclose()
+    assert capsys.readouterr().out.endswith("hello world\n")

@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from later import Busy, Dead, Handler, Later, Retry, Signed, Task
+from tests.system.api_client import call
 from tests.system.daemons import run_up, secret_of
 
 
@@ -22,6 +23,44 @@ async def wait_until_true(ask: Callable[[], Awaitable[bool]]) -> None:
             if await ask():
                 return
             await asyncio.sleep(0.02)
+
+
+def test_an_application_works_on_pulled_tasks_without_being_called(folder: Path, data: Path) -> None:
+    with run_up(folder, data) as up:
+        for topic in ("remind", "shop/mail", "refuse"):
+            path = f"/topics/{topic.replace('/', '%2F')}/policy"
+            assert call(up.url, "PATCH", path, {"deliver": "pull"}).status == 200
+        asyncio.run(_work_on_tasks(up.url))
+
+
+async def _work_on_tasks(url: str) -> None:
+    tasks = Later(url)
+    seen: list[tuple[str, Any, int]] = []
+    remind, mail, refuse = _register(tasks, seen)
+    worker = asyncio.create_task(tasks.work(drain=0))
+    await asyncio.gather(*(remind.enqueue(n) for n in range(100)), mail.enqueue({"to": "x"}))
+    dead = await refuse.enqueue(None)
+    delayed = await remind.enqueue(100, delay=1)
+
+    async def all_are_seen() -> bool:
+        return len(seen) == 104
+
+    async def is_dead() -> bool:
+        return (await tasks.get(dead.id)).state == "dead"
+
+    async def has_ended() -> bool:
+        return not await tasks.cancel(delayed.id)
+
+    for condition in (all_are_seen, is_dead, has_ended):
+        await wait_until_true(condition)
+    last_error = (await tasks.get(dead.id)).last_error
+    worker.cancel()
+    await asyncio.gather(worker, return_exceptions=True)
+    await tasks.client.aclose()
+    assert Counter(order for topic, order, _ in seen if topic == "remind") == Counter(range(101))
+    assert [attempt for topic, _, attempt in seen if topic == "shop/mail"] == [1, 2, 3]
+    assert last_error is not None
+    assert (last_error.reason, last_error.message) == ("rejected", "no such order")
 
 
 def test_the_handlers_of_an_application_do_their_tasks(folder: Path, data: Path) -> None:

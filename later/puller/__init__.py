@@ -1,0 +1,1 @@
+"""The worker that claims tasks of pulled topics for an application's handlers."""

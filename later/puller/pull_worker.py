@@ -1,0 +1,156 @@
+"""The worker of an application: claims tasks for its handlers, runs them, and says what has become of them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from later.core.errors import LaterError
+from later.core.retry import Outcome
+from later.handlers.dispatch import HandlerDispatcher
+from later.handlers.handler import Handler
+from later.puller.claim_source import ClaimSource, HandlerClaim, LeaseDeadline
+
+log = logging.getLogger("later.worker")
+
+POLL_S = 20.0
+"""How long a claim waits for tasks."""
+RETRY_S = 1.0
+"""The pause after a call that failed."""
+EXTENSIONS = 3
+"""How often a lease is extended within its length."""
+
+
+class PullWorker:
+    """Claims tasks for handlers, for each no more than it has free slots, so that none waits for another one's.
+
+    A lease is extended while its handler runs, so that a handler may run for hours. A handler whose lease was lost is
+    cancelled, and its outcome is dropped.
+    """
+
+    def __init__(self, handlers: Sequence[Handler[Any]], dispatcher: HandlerDispatcher, source: ClaimSource) -> None:
+        self._handlers = handlers
+        self._dispatcher = dispatcher
+        self._source = source
+        self._runs: dict[asyncio.Task[None], tuple[HandlerClaim, Handler[Any]]] = {}
+        self._lost: set[str] = set()
+        """The leases of runs that were cancelled because they were lost."""
+        self._freed = {handler: asyncio.Event() for handler in handlers}
+        self._is_away = False
+        """True if the last call failed, which is logged once."""
+
+    async def run(self, drain_s: float) -> None:
+        """Work until this is cancelled; then wait up to `drain_s` for what runs, and give the rest back.
+
+        Nothing is claimed meanwhile. The leases of functions in threads, which cannot be cancelled, run out.
+        """
+        loops = [asyncio.create_task(self._serve(handler)) for handler in self._handlers]
+        extending = asyncio.create_task(self._extend_leases())
+        try:
+            await asyncio.gather(*loops)
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await self._drain(drain_s)
+            extending.cancel()
+            await asyncio.gather(extending, return_exceptions=True)
+
+    def count_runs(self, handler: Handler[Any]) -> int:
+        """Return how many tasks a handler has, with those whose outcomes are being told."""
+        return sum(running is handler for _, running in self._runs.values())
+
+    async def _serve(self, handler: Handler[Any]) -> None:
+        """HandlerClaim tasks for a handler as it has free slots."""
+        while True:
+            free = min(handler.slots.free, handler.concurrency - self.count_runs(handler))
+            if free <= 0:
+                self._freed[handler].clear()
+                await self._freed[handler].wait()
+                continue
+            try:
+                claims = await self._source.claim(handler.topics, free, POLL_S)
+            except LaterError as error:
+                self._note_failure(error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if self._is_away:
+                self._is_away = False
+                log.info("later answers again")
+            for claim in claims:
+                run = asyncio.create_task(self._run(claim))
+                self._runs[run] = (claim, handler)
+                run.add_done_callback(self._forget)
+
+    def _note_failure(self, error: LaterError) -> None:
+        if not self._is_away:
+            self._is_away = True
+            log.warning("later does not answer, trying on: %s", error)
+
+    def _forget(self, run: asyncio.Task[None]) -> None:
+        claim, handler = self._runs.pop(run)
+        self._lost.discard(claim.lease)
+        self._freed[handler].set()
+        if not run.cancelled() and run.exception() is not None:
+            log.error("the worker failed at task %s", claim.task.id, exc_info=run.exception())
+
+    async def _run(self, claim: HandlerClaim) -> None:
+        handler = self._runs[asyncio.current_task()][1]  # type: ignore[index]  # there is a task
+        try:
+            outcome = await self._dispatcher.dispatch(claim.task, claim.content, slot_wait_s=self._source.lease_s)
+        except asyncio.CancelledError:
+            if claim.lease not in self._lost and inspect.iscoroutinefunction(handler.function):
+                await self._give_back(claim)
+            raise
+        if not await self._settle(claim, outcome):
+            log.warning("the lease on task %s was lost: its outcome (%s) does not count", claim.task.id, outcome.kind)
+
+    async def _give_back(self, claim: HandlerClaim) -> None:
+        try:
+            await self._source.give_back(claim.lease)
+        except LaterError as error:
+            log.warning("task %s was not given back, and comes again when its lease ends: %s", claim.task.id, error)
+
+    async def _settle(self, claim: HandlerClaim, outcome: Outcome) -> bool:
+        """Say the outcome until that succeeds. Return False if the lease was lost or has ended before."""
+        while True:
+            try:
+                return await self._source.settle(claim.lease, outcome)
+            except LaterError as error:
+                self._note_failure(error)
+                if claim.task.time_left() <= 0:
+                    return False
+            await asyncio.sleep(RETRY_S)
+
+    async def _extend_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._source.lease_s / EXTENSIONS)
+            claims = {claim.lease: (run, claim) for run, (claim, _) in self._runs.items()}
+            if not claims:
+                continue
+            asked_at = time.monotonic()
+            try:
+                lost = set(await self._source.extend(list(claims)))
+            except LaterError as error:
+                self._note_failure(error)
+                continue
+            for lease, (run, claim) in claims.items():
+                if lease in lost:
+                    self._lost.add(lease)
+                    run.cancel()
+                elif isinstance(claim.task.deadline, LeaseDeadline):
+                    claim.task.deadline.ends_at = asked_at + self._source.lease_s
+
+    async def _drain(self, drain_s: float) -> None:
+        try:
+            if self._runs:
+                await asyncio.wait(self._runs, timeout=drain_s)
+        finally:
+            left = list(self._runs)
+            for run in left:
+                run.cancel()
+            await asyncio.gather(*left, return_exceptions=True)

@@ -1,0 +1,274 @@
+"""The worker of an application, with claims that a test hands out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from later.core.errors import Unavailable
+from later.core.retry import Outcome, OutcomeKind
+from later.handlers.dispatch import HandlerDispatcher
+from later.handlers.handler import Handler
+from later.handlers.registry import Handlers
+from later.puller import pull_worker
+from later.puller.claim_source import HandlerClaim, LeaseDeadline
+from later.puller.pull_worker import PullWorker
+from tests.handlers.tasks import task_of
+
+
+class FakeClaims:
+    """A source of claims in this process, whose calls can be made to fail."""
+
+    def __init__(self, lease_s: float = 60) -> None:
+        self.lease_s = lease_s
+        self.waiting: dict[str, list[str]] = {}
+        self.limits: list[int] = []
+        self.settled: dict[str, Outcome] = {}
+        self.given_back: list[str] = []
+        self.extended: Counter[str] = Counter()
+        self.lost: set[str] = set()
+        self.failures = 0
+        self._changed = asyncio.Event()
+
+    def add(self, topic: str, *ids: str) -> None:
+        self.waiting.setdefault(topic, []).extend(ids)
+        self.notify()
+
+    def notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self, condition: Any) -> None:
+        """Wait until a condition on what this source was told is true."""
+        async with asyncio.timeout(20):
+            while not condition():
+                await self._changed.wait()
+
+    async def claim(self, topics: Sequence[str], limit: int, wait_s: float) -> list[HandlerClaim]:
+        self._fail()
+        self.limits.append(limit)
+        while True:
+            for topic in topics:
+                ids = self.waiting.get(topic, [])[:limit]
+                if ids:
+                    del self.waiting[topic][: len(ids)]
+                    return [self._claim(topic, id) for id in ids]
+            await self._changed.wait()
+
+    def _claim(self, topic: str, id: str) -> HandlerClaim:
+        deadline = LeaseDeadline(self, id, time.monotonic())
+        return HandlerClaim(task_of(topic, id=id, deadline=deadline), "", id)
+
+    async def settle(self, lease: str, outcome: Outcome) -> bool:
+        self._fail()
+        self.settled[lease] = outcome
+        self.notify()
+        return lease not in self.lost
+
+    async def extend(self, leases: Sequence[str]) -> Sequence[str]:
+        self._fail()
+        self.extended.update(leases)
+        self.notify()
+        return [lease for lease in leases if lease in self.lost]
+
+    async def give_back(self, lease: str) -> None:
+        self.given_back.append(lease)
+        self.notify()
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            self.notify()
+            raise Unavailable("the daemon is away")
+
+
+@asynccontextmanager
+async def working(handlers: Handlers, claims: FakeClaims, drain_s: float = 0) -> AsyncIterator[asyncio.Task[None]]:
+    dispatcher = HandlerDispatcher(handlers)
+    task = asyncio.create_task(PullWorker(list(handlers), dispatcher, claims).run(drain_s))
+    yield task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    dispatcher.close()
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_worker, "RETRY_S", 0.001)
+
+
+async def test_a_stuck_handler_holds_one_task_and_no_other_topic() -> None:
+    handlers, claims = Handlers(), FakeClaims()
+
+    @handlers.handler(concurrency=1)
+    async def stuck() -> None:
+        await asyncio.Event().wait()
+
+    @handlers.handler(aliases=["old"])
+    async def well() -> None: ...
+
+    claims.add("stuck", *(f"s{n}" for n in range(10)))
+    claims.add("well", *(f"w{n}" for n in range(30)))
+    claims.add("old", "o")
+    async with working(handlers, claims):
+        await claims.wait(lambda: len(claims.settled) == 31)
+        assert claims.waiting["stuck"] == [f"s{n}" for n in range(1, 10)]
+        assert (max(claims.limits), min(claims.limits)) == (16, 1)
+    assert claims.given_back == ["s0"]
+
+
+async def test_a_slot_that_comes_free_is_asked_for_at_once() -> None:
+    handlers, claims, ends = Handlers(), FakeClaims(), [asyncio.Event() for _ in range(4)]
+    begun: list[int] = []
+
+    @handlers.handler(concurrency=2)
+    async def work() -> None:
+        begun.append(len(begun))
+        claims.notify()
+        await ends[begun[-1]].wait()
+
+    async with working(handlers, claims):
+        claims.add("work", "a", "b", "c", "d")
+        await claims.wait(lambda: len(begun) == 2)
+        assert claims.waiting["work"] == ["c", "d"]
+        ends[1].set()
+        await claims.wait(lambda: len(begun) == 3)
+        for end in ends:
+            end.set()
+        await claims.wait(lambda: len(claims.settled) == 4)
+
+
+async def test_outcomes_are_told_again_until_the_source_takes_them(caplog: pytest.LogCaptureFixture) -> None:
+    handlers, claims = Handlers(), FakeClaims()
+    claims.failures = 3
+
+    @handlers.handler
+    async def work() -> None:
+        claims.failures = 3
+
+    with caplog.at_level(logging.INFO):
+        async with working(handlers, claims):
+            claims.add("work", "a")
+            await claims.wait(lambda: claims.settled)
+            claims.add("work", "b")
+            await claims.wait(lambda: len(claims.settled) == 2)
+    assert {outcome.kind for outcome in claims.settled.values()} == {OutcomeKind.DONE}
+    assert "later does not answer, trying on: the daemon is away" in caplog.text
+    assert caplog.text.count("later answers again") == 2
+
+
+async def test_leases_are_extended_while_handlers_run_longer_than_they_last() -> None:
+    handlers, claims, end = Handlers(), FakeClaims(lease_s=0.03), asyncio.Event()
+
+    @handlers.handler
+    async def work() -> None:
+        await end.wait()
+
+    async with working(handlers, claims):
+        claims.add("work", "a", "b")
+        await claims.wait(lambda: claims.extended["a"] >= 4 and claims.extended["b"] >= 4)
+        end.set()
+        await claims.wait(lambda: len(claims.settled) == 2)
+    assert claims.given_back == []
+
+
+async def test_a_handler_whose_lease_was_lost_is_cancelled_and_nothing_is_told() -> None:
+    handlers, claims, cancelled = Handlers(), FakeClaims(lease_s=0.03), asyncio.Event()
+    claims.lost.add("a")
+
+    @handlers.handler
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with working(handlers, claims):
+        claims.add("work", "a")
+        async with asyncio.timeout(20):
+            await cancelled.wait()
+    assert (claims.settled, claims.given_back) == ({}, [])
+
+
+async def test_an_outcome_whose_lease_was_lost_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    handlers, claims = Handlers(), FakeClaims()
+    claims.lost.add("a")
+    handlers.handler("work")(lambda: None)
+    async with working(handlers, claims):
+        claims.add("work", "a")
+        await claims.wait(lambda: claims.settled)
+    assert "the lease on task a was lost" in caplog.text
+
+
+async def test_a_stop_lets_what_runs_end_and_claims_nothing_more() -> None:
+    handlers, claims, end, begun = Handlers(), FakeClaims(), asyncio.Event(), asyncio.Event()
+
+    @handlers.handler
+    async def work() -> None:
+        begun.set()
+        await end.wait()
+
+    async with working(handlers, claims, drain_s=20) as worker:
+        claims.add("work", "a")
+        await begun.wait()
+        worker.cancel()
+        await asyncio.sleep(0)
+        claims.add("work", "b")
+        end.set()
+        await asyncio.gather(worker, return_exceptions=True)
+    assert (list(claims.settled), claims.waiting["work"], claims.given_back) == (["a"], ["b"], [])
+
+
+async def test_a_stop_gives_back_what_does_not_end_but_not_what_a_thread_still_does() -> None:
+    handlers, claims, end = Handlers(), FakeClaims(), threading.Event()
+    begun: list[str] = []
+
+    @handlers.handler
+    async def on_the_loop() -> None:
+        begun.append("loop")
+        claims.notify()
+        await asyncio.Event().wait()
+
+    loop = asyncio.get_running_loop()
+
+    @handlers.handler
+    def in_a_thread() -> None:
+        begun.append("thread")
+        loop.call_soon_threadsafe(claims.notify)
+        end.wait(20)
+
+    async with working(handlers, claims) as worker:
+        claims.add("on_the_loop", "a")
+        claims.add("in_a_thread", "b")
+        await claims.wait(lambda: len(begun) == 2)
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        end.set()
+    assert (claims.settled, claims.given_back) == ({}, ["a"])
+
+
+async def test_an_outcome_that_is_being_told_at_a_stop_is_not_given_back() -> None:
+    handlers, claims = Handlers(), FakeClaims()
+    handler: Handler[Any] = handlers.handler("work")(lambda: None)
+
+    async def settle(lease: str, outcome: Outcome) -> bool:
+        claims.settled[lease] = outcome
+        claims.notify()
+        await asyncio.Event().wait()
+        return True
+
+    claims.settle = settle  # type: ignore[method-assign]  # an answer that never comes
+    async with working(handlers, claims):
+        claims.add("work", "a")
+        await claims.wait(lambda: claims.settled)
+        assert handler.slots.free == handler.concurrency
+    assert claims.given_back == []
