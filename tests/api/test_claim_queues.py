@@ -68,8 +68,17 @@ async def hear_nothing(*_: object) -> NoReturn:
 
 
 async def reach(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # what is waited for is seen from outside only
+            await asyncio.sleep(0.001)
+
+
+async def reach_subscription(api: ApiFixture) -> None:
+    """Wait until the API hears the notices of other processes."""
+    async with asyncio.timeout(30):
+        while True:
+            if (await api.client.execute("pubsub", ("PUBSUB", "NUMSUB", api.keys.due_notices)))[1]:
+                return
             await asyncio.sleep(0.001)
 
 
@@ -251,7 +260,7 @@ async def test_a_task_that_another_process_makes_due_wakes_a_claim(api: ApiFixtu
     """The notice of another process comes through the store; the one that this process sends is not its own."""
     other = DueNotices(api.client, api.keys, api.store.policies)
     [claim] = await start_waiting(api)
-    await asyncio.sleep(0.1)  # it listens by then
+    await reach_subscription(api)
     task = a_task(topic="jobs", callback="", created_at=(await api.store.time.now()).low - 1000)
     create = Tasks(api.client, api.keys, other).create
     assert await create([task]) == [True]
@@ -262,7 +271,7 @@ async def test_a_task_that_a_worker_requeues_wakes_a_claim(api: ApiFixture) -> N
     await put_unseen(api, id="a")
     [task] = (await api.post("/claim", JOB))[1]["tasks"]
     [claim] = await start_waiting(api)
-    await asyncio.sleep(0.1)  # it listens by then
+    await reach_subscription(api)
     await api.post("/nack", {"leases": [task["lease"]], "delay": 0})
     requeuer = Requeuer(Bucket.ERROR, store=api.store, metrics=api.metrics, on_requeued=lambda: None)
     await requeuer.tick((await api.store.time.now()).low + 1000)

@@ -83,7 +83,7 @@ async def test_slow_clients_are_cut() -> None:
     assert pipelined_head[1].startswith(b"HTTP/1.1 404 ")
     for after_s, answer in (dripped_body, no_body):
         head, _, body = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").partition(b"\r\n\r\n")
-        assert (0.18 < after_s < 3, head.split(b"\r\n")[0]) == (True, b"HTTP/1.1 408 Request Timeout"), after_s
+        assert (0.18 < after_s < 30, head.split(b"\r\n")[0]) == (True, b"HTTP/1.1 408 Request Timeout"), after_s
         assert json.loads(body) == {
             "type": "/problems/slow-body", "title": "The body came too slowly", "status": 408,
             "detail": "expected the whole body within 0.2 s of its head",
@@ -100,7 +100,7 @@ async def read_after_the_end(api: ApiFixture, *parts: bytes) -> bytes:
             writer.write(part)
             await asyncio.sleep(0.02)
         writer.write_eof()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             return await reader.read()
 
 
