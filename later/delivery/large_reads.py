@@ -11,8 +11,7 @@ from typing import Protocol
 
 PIECE_BYTES = 2048
 """The size of a read that is parsed at once. Most are shorter, and cost nothing here. The worst 2 KB take 40 µs."""
-PIECES_PER_TURN = 8
-"""In all, whatever receivers send: 0.4 ms at worst, and a request of the API waits for two or three turns."""
+PIECES_PER_TURN = 16
 
 
 class LargeRead(Protocol):
