@@ -114,7 +114,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """Hand what came before the pause to `protocol` at once: the next call must not take it for its reply."""
         self._is_paused = False
         self._tcp.resume_reading()
-        if self._incoming.pending and not self._tcp.is_closing():
+        # TLS in TLS: what the outer one has handed on just now may have paused this one again.
+        if self._incoming.pending and not (self._is_paused or self._tcp.is_closing()):
             self._read()
             if self._outgoing.pending:
                 self._send()

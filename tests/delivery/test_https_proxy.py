@@ -84,7 +84,11 @@ async def test_a_long_content_arrives_in_both(proxy: ForwardProxy) -> None:
     assert min(lengths) > 3_000_000
 
 
-async def test_large_replies_come_through_tls_in_tls_behind_a_long_answer_to_connect() -> None:
+@pytest.mark.parametrize("pieces", [1, 8, 16])
+async def test_large_replies_come_through_tls_in_tls_behind_a_long_answer_to_connect(
+    pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("later.delivery.large_reads.PIECES_PER_TURN", pieces)
     reply = reply_with_body(b'{"code": 100}'.ljust(60_000))
     established = ESTABLISHED.replace(b"\r\n", b"\r\nX: %s\r\n" % (b"x" * 10_000), 1)
     async with (
