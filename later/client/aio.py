@@ -30,7 +30,13 @@ from later.client.calls import IfExistsValue, MovedTasks, State
 from later.client.connection_settings import ConnectionSettings, check_settings, forget_after_fork
 from later.client.create_queue import CreateQueue
 from later.client.machine_clock import monotonic_s, wall_ms, wall_time
-from later.client.policy_check import AppliedPolicies, fit_draft, policy_refusal, topic_to_check
+from later.client.policy_check import (
+    AppliedPolicies,
+    callback_refusals,
+    fit_draft,
+    policy_refusal,
+    topic_to_check,
+)
 from later.core.durations import Seconds
 from later.core.errors import LaterError, Refused, Unavailable
 from later.core.policy import PolicyValue
@@ -107,19 +113,38 @@ class AsyncClient:
         return await self.create_draft(draft)
 
     async def create_draft(self, draft: Draft) -> Enqueued:
-        item = calls.create_item(await self._fit_policy(draft), wall_ms())
-        is_alone = not self._coalesce or item.exclusive  # others of its batch could not be sent again
-        return await (self._create(item) if is_alone else self._loop().creates.create(item))
+        sent = await self._fit_policy(draft)
+        try:
+            return await self._create_fitted(sent)
+        except Refused as error:
+            refitted = await self._refit({0: draft}, {0: sent}, {0: error})
+            if not refitted:
+                raise
+        return await self._create_fitted(refitted[0])
 
     async def create_many(self, drafts: Iterable[Draft]) -> Results[Enqueued]:
+        given = dict(enumerate(drafts))
+        sent: dict[int, Draft] = {}
         errors: dict[int, LaterError] = {}
         items: list[BatchItem[Enqueued]] = []
-        for position, draft in enumerate(drafts):
+        for position, draft in given.items():
             try:
-                items.append(calls.create_item(await self._fit_policy(draft), wall_ms()))
+                fitted = await self._fit_policy(draft)
+                items.append(calls.create_item(fitted, wall_ms()))
+                sent[position] = fitted
             except Refused as error:
                 errors[position] = error
-        return calls.with_errors(await self._create_batch(items), errors)
+        results = calls.with_errors(await self._create_batch(items), errors)
+        refitted = await self._refit(given, sent, dict(enumerate(results)))
+        items = [calls.create_item(draft, wall_ms()) for draft in refitted.values()]
+        again: Results[Enqueued]
+        try:
+            again = await self._create_batch(items)
+        except LaterError as error:  # those that were created are
+            again = [error] * len(items)
+        for position, result in zip(refitted, again, strict=True):
+            results[position] = result
+        return results
 
     async def query(self, id: str) -> Info:
         return await self._send(calls.query(id))
@@ -316,6 +341,11 @@ class AsyncClient:
         reply = await self._loop().session.exchange(call, attempt_timeout_s(left_s, call))
         return read(call, reply.status, reply.retry_after, reply.body, wall_ms())
 
+    async def _create_fitted(self, draft: Draft) -> Enqueued:
+        item = calls.create_item(draft, wall_ms())
+        is_alone = not self._coalesce or item.exclusive  # others of its batch could not be sent again
+        return await (self._create(item) if is_alone else self._loop().creates.create(item))
+
     async def _create(self, item: BatchItem[Enqueued]) -> Enqueued:
         return await self._send(calls.create(item))
 
@@ -362,6 +392,18 @@ class AsyncClient:
         if refusal is not None:
             raise refusal
         return fit_draft(draft, policies)
+
+    async def _refit(
+        self, drafts: Mapping[int, Draft], sent: Mapping[int, Draft], results: Mapping[int, object]
+    ) -> dict[int, Draft]:
+        """Return the drafts to send again: a callback was refused, and by the policy of now they are sent otherwise.
+
+        The policy by which they were sent may have been kept for up to a minute.
+        """
+        refused = callback_refusals(sent, results) if self._check else {}
+        policies = {topic: await self._read_policy(topic) for topic in dict.fromkeys(refused.values())}
+        refitted = {position: fit_draft(drafts[position], policies[topic]) for position, topic in refused.items()}
+        return {position: draft for position, draft in refitted.items() if draft.callback != sent[position].callback}
 
     async def _read_policy(self, topic: str) -> Policies | None:
         """Return a topic's policy as the daemon applies it; None if it does not say: then nothing is checked.

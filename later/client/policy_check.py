@@ -6,6 +6,8 @@ so that the daemon says what it takes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from later.client.answers import AppliedPolicy
@@ -61,6 +63,19 @@ def fit_draft(draft: Draft, policies: Policies | None) -> Draft:
     if policies is None or draft.callback is None or policies.daemon.deliver is not PULL:
         return draft
     return msgspec.structs.replace(draft, callback=None)
+
+
+def callback_refusals(sent: Mapping[int, Draft], results: Mapping[int, object]) -> dict[int, str]:
+    """Return the topics of those drafts, by position, whose callback the daemon refused, or missed.
+
+    The topic may be pulled, or pushed, since its policy was read.
+    """
+    refused: dict[int, str] = {}
+    for position, draft in sent.items():
+        result, topic = results[position], topic_to_check(draft)
+        if topic is not None and isinstance(result, Refused) and result.field == "callback":
+            refused[position] = topic
+    return refused
 
 
 def policy_refusal(draft: Draft, policies: Policies | None, now: int) -> PolicyRefusal | None:

@@ -32,7 +32,13 @@ from later.client.calls import IfExistsValue, MovedTasks, State
 from later.client.connection_settings import check_settings, forget_after_fork
 from later.client.http import ApiClient
 from later.client.machine_clock import monotonic_s, wall_ms, wall_s, wall_time
-from later.client.policy_check import AppliedPolicies, fit_draft, policy_refusal, topic_to_check
+from later.client.policy_check import (
+    AppliedPolicies,
+    callback_refusals,
+    fit_draft,
+    policy_refusal,
+    topic_to_check,
+)
 from later.core.durations import Seconds
 from later.core.errors import LaterError, Refused, Unavailable
 from later.core.policy import PolicyValue
@@ -98,21 +104,42 @@ class Client:
 
     def create_draft(self, draft: Draft) -> Enqueued:
         """Create a task that `draft` has made, as `create` does."""
-        return self._send(calls.create(calls.create_item(self._fit_policy(draft), wall_ms())))
+        sent = self._fit_policy(draft)
+        try:
+            return self._create_fitted(sent)
+        except Refused as error:
+            refitted = self._refit({0: draft}, {0: sent}, {0: error})
+            if not refitted:
+                raise
+        return self._create_fitted(refitted[0])
 
     def create_many(self, drafts: Iterable[Draft]) -> Results[Enqueued]:
         """Create many tasks, made by `draft`; return an answer or an error for each, in order.
 
         Only what failed is sent again. Raises LaterError: nothing could be sent.
         """
+        given = dict(enumerate(drafts))
+        sent: dict[int, Draft] = {}
         errors: dict[int, LaterError] = {}
         items: list[BatchItem[Enqueued]] = []
-        for position, draft in enumerate(drafts):
+        for position, draft in given.items():
             try:
-                items.append(calls.create_item(self._fit_policy(draft), wall_ms()))
+                fitted = self._fit_policy(draft)
+                items.append(calls.create_item(fitted, wall_ms()))
+                sent[position] = fitted
             except Refused as error:
                 errors[position] = error
-        return calls.with_errors(self._send_batch("/create/batch", items), errors)
+        results = calls.with_errors(self._send_batch("/create/batch", items), errors)
+        refitted = self._refit(given, sent, dict(enumerate(results)))
+        items = [calls.create_item(draft, wall_ms()) for draft in refitted.values()]
+        again: Results[Enqueued]
+        try:
+            again = self._send_batch("/create/batch", items)
+        except LaterError as error:  # those that were created are
+            again = [error] * len(items)
+        for position, result in zip(refitted, again, strict=True):
+            results[position] = result
+        return results
 
     def query(self, id: str) -> Info:
         """Return a task."""
@@ -340,6 +367,9 @@ class Client:
         reply = self._connection().exchange(call.method, call.path, call.body, call.content_type, timeout_s)
         return read(call, reply.status, reply.retry_after, reply.body, wall_ms())
 
+    def _create_fitted(self, draft: Draft) -> Enqueued:
+        return self._send(calls.create(calls.create_item(draft, wall_ms())))
+
     def _send_batch(self, path: str, items: Sequence[BatchItem[Answer]]) -> Results[Answer]:
         run = BatchRun(path, items)
         while (call := run.next()) is not None:
@@ -379,6 +409,18 @@ class Client:
         if refusal is not None:
             raise refusal
         return fit_draft(draft, policies)
+
+    def _refit(
+        self, drafts: Mapping[int, Draft], sent: Mapping[int, Draft], results: Mapping[int, object]
+    ) -> dict[int, Draft]:
+        """Return the drafts to send again: a callback was refused, and by the policy of now they are sent otherwise.
+
+        The policy by which they were sent may have been kept for up to a minute.
+        """
+        refused = callback_refusals(sent, results) if self._check else {}
+        policies = {topic: self._fetch_policy(topic) for topic in dict.fromkeys(refused.values())}
+        refitted = {position: fit_draft(drafts[position], policies[topic]) for position, topic in refused.items()}
+        return {position: draft for position, draft in refitted.items() if draft.callback != sent[position].callback}
 
     def _fetch_policy(self, topic: str) -> Policies | None:
         """Return a topic's policy as the daemon applies it; None if it does not say: then nothing is checked."""

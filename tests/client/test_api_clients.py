@@ -182,3 +182,19 @@ def test_a_create_that_its_policy_would_refuse_is_not_sent_and_has_the_daemons_w
 def test_the_callback_of_a_task_that_consumers_claim_is_left_out(client: Client, topic: str) -> None:
     client.set_policy(topic, {"deliver": "pull"})
     assert client.query(client.create(topic, callback=CALLBACK).id).callback is None
+
+
+def test_a_policy_that_was_kept_too_long_costs_no_create(client: Client, topic: str) -> None:
+    drafts = [draft(topic, callback=CALLBACK), draft(topic, callback="none"), draft(topic, callback=CALLBACK)]
+    client.create(topic, callback=CALLBACK)
+    for callback, deliver in ((None, "pull"), (CALLBACK, "push")):
+        client.set_policy(topic, {"deliver": deliver})
+        assert client.query(client.create(topic, callback=CALLBACK).id).callback == callback
+        client.set_policy(topic, {"deliver": "push" if callback is None else "pull"})
+        client.create(topic, callback=CALLBACK)
+        client.set_policy(topic, {"deliver": deliver})
+        results = client.create_many(drafts)
+        assert [isinstance(result, Refused) for result in results] == [False, callback is not None, False]
+        for result in results[::2]:
+            assert not isinstance(result, LaterError)
+            assert client.query(result.id).callback == callback
