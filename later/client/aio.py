@@ -290,9 +290,11 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Wait for creates under way, and close this loop's connections. A later call opens new ones."""
-        state = self._loops.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        state = self._loops.get(loop)
         if state is not None:
-            await state.creates.drain()
+            await state.creates.drain()  # with this session, not a new one
+            self._loops.pop(loop, None)
             await state.session.close()
 
     async def __aenter__(self) -> Self:
@@ -315,8 +317,8 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         state = self._loops.get(loop)
         if state is None:
-            for closed in [other for other in self._loops if other.is_closed()]:
-                del self._loops[closed]
+            for closed in [other for other in [*self._loops] if other.is_closed()]:  # other threads add theirs
+                self._loops.pop(closed, None)
             state = self._loops[loop] = _LoopState(self._settings, CreateQueue(self._create, self._create_batch))
         return state
 

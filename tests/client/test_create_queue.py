@@ -121,6 +121,7 @@ async def test_closing_a_client_waits_for_its_creates(open_client: OpenClient) -
         await client.aclose()
         assert [answer.id for answer in await asyncio.gather(*creates)] == ["a", "b"]
         assert len(server.requests) == 1
+        assert client._loops == {}  # no further session was opened for them
 
 
 async def test_many_first_creates_read_the_policy_once() -> None:
