@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from later.client.aio import AsyncClient
 from later.client.answers import ClaimedTask
-from later.core.errors import LeaseLost
+from later.core.errors import LaterError, LeaseLost
 from later.core.lease import MAX_CLAIMED
-from later.core.retry import Outcome, OutcomeKind
+from later.core.retry import MAX_NACK_CHARS, Outcome, OutcomeKind
+from later.core.validation import MAX_AHEAD_MS
 from later.handlers.task import Task
+
+ANSWER_S = 0.1
+"""How long a call for tasks is let be answered when a worker stops."""
 
 
 class HandlerClaim(NamedTuple):
@@ -78,17 +83,24 @@ class ApiClaims:
         self._acking: asyncio.Task[None] | None = None
 
     async def claim(self, topics: Sequence[str], limit: int, wait_s: float) -> list[HandlerClaim]:
-        tasks = await self._client.claim(topics, min(limit, MAX_CLAIMED), lease=self.lease_s, wait=wait_s)
+        limit = min(limit, MAX_CLAIMED)
+        call = asyncio.ensure_future(self._client.claim(topics, limit, lease=self.lease_s, wait=wait_s))
+        try:
+            tasks = await asyncio.shield(call)
+        except asyncio.CancelledError:
+            await self._give_back_claimed(call)
+            raise
         return [self._to_claim(task, time.monotonic()) for task in tasks]
 
     async def settle(self, lease: str, outcome: Outcome) -> bool:
         if outcome.kind is OutcomeKind.DONE:
             return await self._ack(lease)
         after_ms = outcome.later_after_ms if outcome.retry_after_ms is None else outcome.retry_after_ms
+        message = outcome.message[:MAX_NACK_CHARS].encode(errors="replace").decode()  # else the call would be refused
         lost = await self._client.nack(
             [lease],
-            delay=None if after_ms is None else after_ms / 1000,
-            message=outcome.message,
+            delay=None if after_ms is None else min(after_ms, MAX_AHEAD_MS) / 1000,
+            message=message,
             reason=outcome.reason,
             dead=outcome.kind is OutcomeKind.GONE,
             busy=outcome.kind is OutcomeKind.BUSY,
@@ -103,6 +115,17 @@ class ApiClaims:
 
     async def give_back(self, lease: str) -> None:
         await self._client.release([lease])
+
+    async def _give_back_claimed(self, call: asyncio.Future[Sequence[ClaimedTask]]) -> None:
+        """End a call for tasks that nobody takes any more. One that waits has none; others are about to be answered."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                tasks = await call
+        except (LaterError, TimeoutError):
+            return
+        if tasks:
+            with suppress(LaterError):  # they come again when their leases end
+                await self._client.release([task.lease for task in tasks])
 
     async def _ack(self, lease: str) -> bool:
         """Ack a lease, together with those that come while an ack is under way."""

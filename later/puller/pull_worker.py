@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from later.core.errors import LaterError
+from later.core.errors import LaterError, NotAllowed, NotKnown, Refused
 from later.core.retry import Outcome
 from later.handlers.dispatch import HandlerDispatcher
 from later.handlers.handler import Handler
@@ -56,9 +56,11 @@ class PullWorker:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            await self._drain(drain_s)
-            extending.cancel()
-            await asyncio.gather(extending, return_exceptions=True)
+            try:
+                await self._drain(drain_s)
+            finally:
+                extending.cancel()
+                await asyncio.gather(extending, return_exceptions=True)
 
     def count_runs(self, handler: Handler[Any]) -> int:
         """Return how many tasks a handler has, with those whose outcomes are being told."""
@@ -107,7 +109,8 @@ class PullWorker:
                 await self._give_back(claim)
             raise
         if not await self._settle(claim, outcome):
-            log.warning("the lease on task %s was lost: its outcome (%s) does not count", claim.task.id, outcome.kind)
+            text = "the lease on task %s was lost: its outcome (%s) does not count, unless only the answer was lost"
+            log.warning(text, claim.task.id, outcome.kind)
 
     async def _give_back(self, claim: HandlerClaim) -> None:
         try:
@@ -121,14 +124,19 @@ class PullWorker:
             try:
                 return await self._source.settle(claim.lease, outcome)
             except LaterError as error:
+                if isinstance(error, Refused) and not isinstance(error, NotKnown | NotAllowed):
+                    log.warning("the outcome of task %s was refused, it comes again: %s", claim.task.id, error)
+                    return True
                 self._note_failure(error)
                 if claim.task.time_left() <= 0:
                     return False
             await asyncio.sleep(RETRY_S)
 
     async def _extend_leases(self) -> None:
+        pause_s = self._source.lease_s / EXTENSIONS
         while True:
-            await asyncio.sleep(self._source.lease_s / EXTENSIONS)
+            await asyncio.sleep(pause_s)
+            pause_s = self._source.lease_s / EXTENSIONS
             claims = {claim.lease: (run, claim) for run, (claim, _) in self._runs.items()}
             if not claims:
                 continue
@@ -137,6 +145,7 @@ class PullWorker:
                 lost = set(await self._source.extend(list(claims)))
             except LaterError as error:
                 self._note_failure(error)
+                pause_s = min(RETRY_S, pause_s)  # a call that waits for its answer takes a third of the lease, too
                 continue
             for lease, (run, claim) in claims.items():
                 if lease in lost:

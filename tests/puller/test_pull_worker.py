@@ -9,11 +9,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from later.core.errors import Unavailable
+from later.core.errors import Refused, Unavailable
 from later.core.retry import Outcome, OutcomeKind
 from later.handlers.dispatch import HandlerDispatcher
 from later.handlers.handler import Handler
@@ -163,6 +164,49 @@ async def test_outcomes_are_told_again_until_the_source_takes_them(caplog: pytes
     assert {outcome.kind for outcome in claims.settled.values()} == {OutcomeKind.DONE}
     assert "later does not answer, trying on: the daemon is away" in caplog.text
     assert caplog.text.count("later answers again") == 2
+
+
+async def test_an_outcome_that_is_refused_is_not_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    handlers, claims, refused = Handlers(), FakeClaims(), 0
+    handler: Handler[Any] = handlers.handler("work", concurrency=1)(lambda: None)
+
+    async def settle(lease: str, outcome: Outcome) -> bool:
+        nonlocal refused
+        refused += 1
+        claims.notify()
+        raise Refused("message: expected a string of at most 500 characters, got 501", "message")
+
+    claims.settle = settle  # type: ignore[method-assign]  # a daemon that does not take it
+    async with working(handlers, claims):
+        claims.add("work", "a", "b")
+        await claims.wait(lambda: refused == 2)
+    assert handler.slots.free == 1
+    assert caplog.text.count("was refused, it comes again: message: expected") == 2
+
+
+async def test_an_extension_that_failed_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers, claims, pauses = Handlers(), FakeClaims(lease_s=3600), list[float]()
+    extend = claims.extend
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    async def fail_twice(leases: Sequence[str]) -> Sequence[str]:
+        claims.failures = 1 if len(pauses) < 2 else 0
+        return await extend(leases)
+
+    @handlers.handler
+    async def work() -> None:
+        pauses.clear()
+        await asyncio.Event().wait()
+
+    claims.extend = fail_twice  # type: ignore[method-assign]  # a daemon that is away for a moment
+    monkeypatch.setattr(pull_worker, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    async with working(handlers, claims):
+        claims.add("work", "a")
+        await claims.wait(lambda: claims.extended["a"] == 2)
+    assert pauses[:3] == [0.001, 0.001, 1200]
 
 
 async def test_leases_are_extended_while_handlers_run_longer_than_they_last() -> None:
