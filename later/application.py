@@ -423,8 +423,13 @@ class Later(Handlers):
 
     def _get_receiver(self) -> Receiver:
         if self._receiver is None:
-            self._receiver = Receiver(self, self._dispatcher, self._signed, lambda: self._state)
+            self._receiver = Receiver(self, self._dispatcher, self._signed, lambda: self._state, self._leave_loop)
         return self._receiver
+
+    async def _leave_loop(self) -> None:
+        """Close the connections that handlers have opened in an event loop which ends now."""
+        if self._async_client is not None:
+            await self._async_client.aclose()
 
 
 def _topic(of: Handler[Any] | str) -> str:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -183,6 +184,27 @@ async def test_the_lifespan_is_entered_once_and_is_the_state_of_tasks() -> None:
         assert tasks._get_receiver()._state() == "pool"
         await tasks._dispatcher.dispatch(task_of("work", state=tasks._state), "")
     assert (events, seen) == (["opened", "closed"], ["pool"])
+
+
+def test_under_wsgi_handlers_create_tasks_and_leave_no_connections(api: ApiServer) -> None:
+    tasks, created = Later(api.url, callback=CALLBACK), list[str]()
+
+    @tasks.handler
+    async def on_the_loop() -> None:
+        created.append((await tasks.enqueue("further", delay=60)).id)
+
+    @tasks.handler
+    def in_a_thread() -> None:
+        created.append(tasks.enqueue_sync("further", delay=60).id)
+
+    app = tasks.wsgi()
+    for topic in ("on_the_loop", "in_a_thread"):
+        body = f'{{"id":"t1","topic":"{topic}"}}'.encode()
+        environ = {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": str(len(body)), "wsgi.input": BytesIO(body)}
+        assert [*app(environ, lambda *_: None)] == [b'{"code":100}']
+    assert tasks.client._loops == {}
+    assert [tasks.get_sync(id).topic for id in created] == ["further"] * 2
+    tasks.client_sync.close()
 
 
 async def test_an_application_with_an_unknown_type_does_not_start() -> None:

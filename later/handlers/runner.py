@@ -5,21 +5,48 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor, Future, wait
 from functools import partial
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
-class InlineExecutor(Executor):
-    """Calls functions at once, in the thread that submits them: that of the request, under WSGI."""
+class RequestExecutor(Executor):
+    """Calls functions in the thread of a request, under WSGI, while the event loop of the attempt runs in another one.
+
+    Beside an event loop, Django's ORM and `enqueue_sync` would refuse to block the thread.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in an event loop of its own, and return what it returns; call its functions meanwhile.
+
+        Raises:
+            BaseException: the coroutine raised it.
+        """
+        context = contextvars.copy_context()
+        result: Future[Result] = Future()
+
+        def serve() -> None:
+            _complete(result, partial(context.run, asyncio.run, coroutine))
+            self._calls.put(None)
+
+        threading.Thread(target=serve, name="later-request", daemon=True).start()
+        while (call := self._calls.get()) is not None:
+            call()
+        return result.result()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a function in the thread of the request, and wait for it: that thread can do nothing else meanwhile."""
         future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
+        self._calls.put(partial(_complete, future, partial(fn, *args, **kwargs)))
+        wait([future])
         return future
 
 
@@ -59,6 +86,14 @@ class FunctionRunner:
         """Wait until the last thread has ended."""
         if self._last is not None:
             await asyncio.wait([asyncio.wrap_future(self._last)])
+
+
+def _complete(future: Future[Any], function: Callable[[], Any]) -> None:
+    """Set what a function returns or raises as the result of a future."""
+    try:
+        future.set_result(function())
+    except BaseException as error:  # whoever waits for the future raises it
+        future.set_exception(error)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

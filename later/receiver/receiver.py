@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 from urllib.parse import quote
@@ -26,16 +26,22 @@ SLOT_WAIT_SHARE = 0.5
 class Receiver:
     """The receiver of the calls for an application's handlers. With `signed` they must be signed.
 
-    `state` returns what the application's lifespan has made.
+    `state` returns what the application's lifespan has made; `leave_loop` closes the connections of an event loop.
     """
 
     def __init__(
-        self, handlers: Handlers, dispatcher: HandlerDispatcher, signed: Signed | None, state: Callable[[], Any]
+        self,
+        handlers: Handlers,
+        dispatcher: HandlerDispatcher,
+        signed: Signed | None,
+        state: Callable[[], Any],
+        leave_loop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._handlers = handlers
         self._dispatcher = dispatcher
         self._signed = signed
         self._state = state
+        self._leave_loop = leave_loop
         if signed is None:
             log.warning("calls are not verified: anybody who reaches this application can run its handlers; see Signed")
 
@@ -71,3 +77,13 @@ class Receiver:
             executor=executor,
         )
         return format_outcome(outcome)
+
+    async def answer_once(
+        self, method: str, headers: Mapping[str, str], body: bytes | None, executor: Executor
+    ) -> Answer:
+        """Answer a call in an event loop that ends with it, as `answer` does."""
+        try:
+            return await self.answer(method, headers, body, executor=executor)
+        finally:
+            if self._leave_loop is not None:
+                await self._leave_loop()

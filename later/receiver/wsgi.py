@@ -6,12 +6,11 @@ those that the application knows.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from later.handlers.runner import InlineExecutor
+from later.handlers.runner import RequestExecutor
 from later.receiver.callback import MAX_BODY_BYTES, Answer
 from later.receiver.receiver import Receiver
 
@@ -30,8 +29,9 @@ class WsgiReceiver:
 
 
 def answer_blocking(receiver: Receiver, method: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
-    """Answer a call in this thread, which runs no event loop."""
-    return asyncio.run(receiver.answer(method, headers, body, executor=InlineExecutor()))
+    """Answer a call, with the functions that are not async in this thread, which runs no event loop."""
+    executor = RequestExecutor()
+    return executor.run(receiver.answer_once(method, headers, body, executor))
 
 
 def read_headers(environ: Mapping[str, Any]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from later.handlers.control import Busy, Dead, Hold, Retry
 from later.handlers.dispatch import HandlerDispatcher
 from later.handlers.parameters import Depends
 from later.handlers.registry import CallNext, Handlers
-from later.handlers.runner import InlineExecutor
+from later.handlers.runner import RequestExecutor
 from later.handlers.task import Task, current
 from tests.cases import each_case
 from tests.handlers.tasks import FixedDeadline, task_of
@@ -265,14 +265,15 @@ async def test_slots_are_shared_by_event_loops_in_several_threads() -> None:
 
     def serve() -> Outcome:
         """Dispatch in a loop of its own, as a WSGI server does in each of its threads."""
-        call = HandlerDispatcher(handlers).dispatch(task_of("order"), "", slot_wait_s=20, executor=InlineExecutor())
-        return asyncio.run(call)
+        executor = RequestExecutor()
+        call = HandlerDispatcher(handlers).dispatch(task_of("order"), "", slot_wait_s=20, executor=executor)
+        return executor.run(call)
 
     outcomes = await asyncio.gather(*(asyncio.to_thread(serve) for _ in range(12)))
     assert outcomes == [DONE] * 12
 
 
-async def test_under_wsgi_functions_run_in_the_thread_of_the_request() -> None:
+def test_under_wsgi_functions_run_in_the_thread_of_the_request_and_beside_no_event_loop() -> None:
     handlers, threads = Handlers(), set[int]()
 
     def connection() -> Iterator[None]:
@@ -283,8 +284,13 @@ async def test_under_wsgi_functions_run_in_the_thread_of_the_request() -> None:
     @handlers.handler("order")
     def work(_connection: Annotated[None, Depends(connection)]) -> None:
         threads.add(threading.get_ident())
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        assert REQUEST_ID.get() == "r-1"
 
-    assert await HandlerDispatcher(handlers).dispatch(task_of("order"), "", executor=InlineExecutor()) == DONE
+    REQUEST_ID.set("r-1")
+    executor = RequestExecutor()
+    assert executor.run(HandlerDispatcher(handlers).dispatch(task_of("order"), "", executor=executor)) == DONE
     assert threads == {threading.get_ident()}
 
 
