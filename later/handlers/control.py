@@ -17,7 +17,7 @@ class ControlException(Exception):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)  # whoever raises it may have given the error itself
 
     @abstractmethod
     def to_outcome(self) -> Outcome:

@@ -93,11 +93,15 @@ class HandlerDispatcher:
             with restored_context(self._carried, task.context):
                 async with asyncio.timeout(limit_s) as limit:
                     result = await self._with_middlewares(entry, payload, runner)(task)
+            if handler.strict and result is not True:
+                return Outcome(kind=OutcomeKind.FAILED, reason="result", message=f"returned {result!r}")
         except ControlException as control:
             return control.to_outcome()
         except MemoryError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             if isinstance(error, TimeoutError) and limit_s is not None and limit.expired():
                 message = f"not done within {max(limit_s, 0):.3g} s"
                 return Outcome(kind=OutcomeKind.FAILED, reason="timeout", message=message)
@@ -105,8 +109,6 @@ class HandlerDispatcher:
             return Outcome(kind=OutcomeKind.FAILED, reason="raised", message=_describe(error))
         finally:
             reset_current(token)
-        if handler.strict and result is not True:
-            return Outcome(kind=OutcomeKind.FAILED, reason="result", message=f"returned {result!r}")
         return _DONE
 
     def _with_middlewares(self, entry: Entry, payload: dict[str, Any], runner: FunctionRunner) -> CallNext:
@@ -166,7 +168,13 @@ def _around(middleware: Middleware, call_next: CallNext) -> CallNext:
     return call
 
 
-def _describe(error: Exception) -> str:
+def _is_cancelled() -> bool:
+    """Return True if somebody cancels this attempt. A handler may also wait for something that others cancelled."""
+    attempt = asyncio.current_task()
+    return attempt is not None and attempt.cancelling() > 0
+
+
+def _describe(error: BaseException) -> str:
     """Return an error as its name and its text, which may be impossible to get."""
     try:
         text = str(error)

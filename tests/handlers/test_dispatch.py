@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -70,6 +71,8 @@ ENDS: list[tuple[object, Outcome]] = [
     (TimeoutError(), failed("raised", "TimeoutError")),
     (StopIteration(), failed("raised", "RuntimeError")),
     (Unprintable(), failed("raised", "Unprintable")),
+    (concurrent.futures.CancelledError(), failed("raised", "CancelledError")),
+    (asyncio.CancelledError(), failed("raised", "CancelledError")),
     (Retry(), failed("retry", "retry")),
     (Retry("locked", after="1h30m"), failed("retry", "locked", 5_400_000)),
     (Busy(), busy("busy", "busy")),
@@ -106,6 +109,15 @@ async def test_the_end_of_a_handler_decides_on_its_task(end: object, outcome: Ou
 )
 async def test_a_strict_handler_is_done_only_if_it_returns_true(returned: object, outcome: Outcome) -> None:
     assert await dispatch(lambda: returned, strict=True) == outcome
+
+
+async def test_a_strict_handler_whose_result_cannot_be_shown_has_failed() -> None:
+    class Unreadable:
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+    result = Unreadable()
+    assert await dispatch(lambda: result, strict=True) == failed("raised", "ValueError: no text")
 
 
 async def test_a_payload_is_decoded_to_its_type() -> None:
