@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from later.client.call import DECODE_ERRORS
 from later.core.errors import Refused
 from later.core.reply import CODE_DONE
 from later.core.retry import MAX_MESSAGE_CHARS, Outcome, OutcomeKind
@@ -68,7 +69,7 @@ def read_call(headers: Mapping[str, str], body: bytes, received_at: float, state
     """
     try:
         call = _decode(body)
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise Refused(f"this is no call of later: {error}") from error
     now = datetime.now(UTC)
     failures, max_retry = _count(headers.get("later-failures")), _count(headers.get("later-max-retry"))
@@ -110,9 +111,9 @@ def _count(text: str | None) -> int | None:
 def _read_number(text: str | None, parse: Callable[[str], Any], default: Any) -> Any:
     try:
         number = parse(text or "")
-    except ValueError:
+        return number if math.isfinite(number) else default
+    except (ValueError, OverflowError):  # an integer may be larger than every float
         return default
-    return number if math.isfinite(number) else default
 
 
 def _time(text: str | None) -> datetime | None:

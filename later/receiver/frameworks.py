@@ -57,7 +57,7 @@ def django_view(receiver: Receiver) -> Callable[[Any], Any]:
 
     def view(request: Any) -> Any:
         length = request.META.get("CONTENT_LENGTH") or "0"
-        is_too_large = not length.isdigit() or int(length) > MAX_BODY_BYTES
+        is_too_large = not length.isdecimal() or int(length) > MAX_BODY_BYTES
         body = None if is_too_large else request.body
         answer = answer_blocking(receiver, request.method, read_headers(request.META), body)
         return http.HttpResponse(answer.body, status=answer.status, headers=answer.headers)

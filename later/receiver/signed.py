@@ -47,9 +47,15 @@ class Signed:
             raise NotVerified("the call is not signed: webhook-id, webhook-timestamp or webhook-signature is missing")
         if abs(now - int(timestamp)) > self._tolerance_s:
             raise NotVerified(f"the call's time is more than {self._tolerance_s:g} s away")
+        try:
+            return self._verify(id, int(timestamp), signatures, body)
+        except UnicodeEncodeError:  # aiohttp has bytes that are not UTF-8 as lone surrogates
+            raise NotVerified("webhook-id or webhook-signature is not Unicode text") from None
+
+    def _verify(self, id: str, timestamp: int, signatures: str, body: bytes) -> None:
         given = [signature.encode() for signature in signatures.split(" ")]
         for context in self._contexts:
-            expected = format_signatures([context], id, int(timestamp), body).encode()
+            expected = format_signatures([context], id, timestamp, body).encode()
             if any([hmac.compare_digest(expected, signature) for signature in given]):  # noqa: C419  # in constant time
                 return
         raise NotVerified("no secret of this application has signed the call")

@@ -49,6 +49,6 @@ def _read(environ: Mapping[str, Any]) -> bytes | None:
         length = int(environ.get("CONTENT_LENGTH") or 0)
     except ValueError:
         return None
-    if length > MAX_BODY_BYTES:
+    if not 0 <= length <= MAX_BODY_BYTES:
         return None
     return bytes(environ["wsgi.input"].read(length))

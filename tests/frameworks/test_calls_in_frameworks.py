@@ -116,6 +116,14 @@ async def test_under_wsgi_a_function_runs_in_the_thread_of_its_request() -> None
     assert threads == THREADS
 
 
+@each_case("length", ["-1", "x", "99999999999"])
+def test_under_wsgi_a_length_that_is_none_is_refused(length: str) -> None:
+    started: list[Any] = []
+    environ = {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": length, "wsgi.input": None}
+    WsgiReceiver(build_receiver(Handlers()))(environ, lambda *answer: started.append(answer))
+    assert started[0][0].startswith("413")
+
+
 async def test_a_client_that_leaves_while_it_sends_is_no_error() -> None:
     async def receive() -> Any:
         return {"type": "http.disconnect"}

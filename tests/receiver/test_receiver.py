@@ -27,6 +27,7 @@ CONTROLS = [
     Busy(),
     Hold("90.2s", "r"),
 ]
+DEEP = b'{"id":"t1","topic":"order","more":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
 OUTCOMES = [*(control.to_outcome() for control in [*CONTROLS, Dead("no such order")]), Outcome(kind=OutcomeKind.DONE)]
 
 
@@ -79,8 +80,10 @@ async def test_the_handler_gets_the_task_and_its_attempt() -> None:
 
 
 def test_a_call_without_the_headers_of_later_has_defaults() -> None:
+    huge = {"later-attempt": "9" * 400, "later-timeout": "9" * 400}
     body = b'{"id": "t1", "topic": "order", "context": {"request": "r-1"}, "further": [1]}'
-    for headers in ({}, {"later-attempt": "x", "later-timeout": "nan", "later-due": "soon", "later-failures": "-1"}):
+    wrong = {"later-attempt": "x", "later-timeout": "nan", "later-due": "soon", "later-failures": "-1"}
+    for headers in ({}, wrong, huge):
         task, content = read_call(headers, body, 0, None)
         assert (task.attempt, task.created_at, task.failures, task.retries_left, content) == (1, None, None, None, "")
         assert task.context == {"request": "r-1"}
@@ -109,7 +112,7 @@ async def test_calls_that_are_not_answered_by_a_handler(
     assert "topic" not in caplog.text
 
 
-@each_case("body", [b"", b"{}", b"[]", b'{"id":"t1","topic":1}', b"\xff", b'{"id":"t1"'])
+@each_case("body", [b"", b"{}", b"[]", b'{"id":"t1","topic":1}', b"\xff", b'{"id":"\xff"}', b'{"id":"t1"', DEEP])
 async def test_a_body_that_is_no_call_is_400(body: bytes) -> None:
     assert (await build_receiver(Handlers(), signed=False).answer("POST", {}, body)).status == 400
 

@@ -45,6 +45,8 @@ def test_any_of_the_keys_and_any_of_the_signatures_is_enough() -> None:
         ({"webhook-signature": "v1a," + HEADERS["webhook-signature"][3:]}, BODY, NOW),
         ({"webhook-signature": HEADERS["webhook-signature"][3:]}, BODY, NOW),
         ({"webhook-signature": "v1,é"}, BODY, NOW),
+        ({"webhook-signature": "v1,\udcff"}, BODY, NOW),
+        ({"webhook-id": "\udcff"}, BODY, NOW),
         ({"webhook-timestamp": "١٦١٤٢٦٥٣٣٠"}, BODY, NOW),
         ({"webhook-timestamp": "1" * 5000}, BODY, NOW),
         ({"webhook-timestamp": "-1614265330"}, BODY, NOW),
