@@ -10,6 +10,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple
 
@@ -141,6 +142,8 @@ def _resolve(function: Callable[..., Any], parameter: inspect.Parameter, local_n
     if parameter.annotation is _MISSING:
         return _MISSING
     wrapped = inspect.unwrap(function)
+    while isinstance(wrapped, partial):
+        wrapped = inspect.unwrap(wrapped.func)
     names = {**getattr(wrapped, "__globals__", {}), **local_names, **_closure(wrapped)}
     holder = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     return typing.get_type_hints(holder, names, names, include_extras=True)[parameter.name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast, get_args, get_origin
 
 import msgspec
 
@@ -66,6 +66,7 @@ def make_codec(payload_type: Any) -> Codec:
     Raises:
         TypeError: msgspec cannot read and write it.
     """
-    if hasattr(payload_type, "model_validate_json"):  # pydantic is not imported for this
-        return PydanticCodec(payload_type)
+    model = get_args(payload_type)[0] if get_origin(payload_type) is Annotated else payload_type
+    if hasattr(model, "model_validate_json"):  # pydantic is not imported for this
+        return PydanticCodec(model)
     return JsonCodec(payload_type)

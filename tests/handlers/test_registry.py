@@ -227,11 +227,22 @@ def test_a_pydantic_model_is_read_and_written_by_its_own_methods() -> None:
     def work(order: Model) -> type[Model]:
         return Model
 
-    handler: Handler[Any] = Handlers().handler(work)
-    assert handler.encode(Model(7)) == '{"number":7}'
-    assert handler.decode('{"number":8}')["order"].number == 8
-    with pytest.raises(TypeError):
-        handler.encode({"number": 7})
+    def annotated(order: Annotated[Model, "an order"]) -> type[Model]:
+        return Model
+
+    for function in (work, annotated):
+        handler: Handler[Any] = Handlers().handler("work")(function)
+        assert handler.encode(Model(7)) == '{"number":7}'
+        assert handler.decode('{"number":8}')["order"].number == 8
+        with pytest.raises(TypeError, match="expected a Model, got dict"):
+            handler.encode({"number": 7})
+
+
+def test_the_types_of_a_partial_function_are_those_of_its_function() -> None:
+    handler: Handler[Any] = Handlers().handler("at")(functools.partial(takes_text_and_time, "first"))
+    assert handler.encode(datetime(2026, 11, 23, tzinfo=UTC)) == '"2026-11-23T00:00:00Z"'
+    with pytest.raises(TypeError, match="Expected `datetime`, got `int`"):
+        handler.encode(1)
 
 
 def test_a_key_makes_an_id_that_other_languages_can_make() -> None:
@@ -246,6 +257,9 @@ async def test_a_handler_is_its_function_for_a_unit_test() -> None:
 
 
 def takes_text(text: str) -> None: ...
+
+
+def takes_text_and_time(text: str, time: datetime) -> None: ...
 
 
 def takes_none() -> int:
