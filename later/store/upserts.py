@@ -132,7 +132,8 @@ def _command(target: ShardTopic, there: bytes, plans: Sequence[_Plan]) -> Comman
             arguments += ["replace" if refused is None else "refuse", "", "", ""]
         else:
             due_at: Argument = edited.execute_at if changes.sets_due_time else ""
-            arguments += ["edit", encode_task(edited), due_at, _end_of(edited)]
+            keeps_end = seen is not None and isinstance(seen.task, Task) and seen.task.expires_at == edited.expires_at
+            arguments += ["edit", encode_task(edited), due_at, "same" if keeps_end else _end_of(edited)]
     return scripts.UPSERT.call(keys, arguments)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from later.core.clock import Interval
 from later.core.edit import TaskChanges
 from later.core.errors import Conflict, IdTaken, InFlight, LaterError, PolicyRefusal, StoreFault, StoreFull
 from later.core.if_exists import Upsert
@@ -16,7 +17,7 @@ from later.store.keys import Bucket
 from later.store.lookup import Lookup
 from later.store.types import CreateResult, Deletion, UpdatedTask
 from tests.builders import NOW, a_task
-from tests.store.inspection import ask, assert_sound, claim_due, died, done, failed, locate, read_contents
+from tests.store.inspection import ask, assert_sound, claim_due, died, done, failed, locate, read_contents, release_due
 from tests.store_fixture import StoreFixture
 
 RULES = Policies(Policy())
@@ -73,6 +74,19 @@ async def test_a_new_delay_of_a_task_that_waits_counts_from_now(store: StoreFixt
     [task] = [claim.attempt for claim in await claim_due(store, SOON + 7000)]
     assert task == (1 if state == "delay" else 2)
     await assert_sound(store)
+
+
+async def test_an_edit_leaves_the_end_that_a_claim_has_moved_unless_it_has_a_ttl(store: StoreFixture) -> None:
+    """The task's body has its own end, which is over by then."""
+    await store.tasks.create([a_task(id="a", own_id=True, ttl=1)])
+    await store.claim_records.claim("order", 100_000, 60_000, 1, Interval(NOW, NOW))
+    end = NOW + 100_000
+    await release_due(store, Bucket.UNACK, end)
+    assert await upsert(store, upsert_of(created_at=end)) == UpdatedTask(end)
+    assert (await read_contents(store)).expiry == {("order", "a"): end + 60_000}
+    with_ttl = upsert_of(created_at=end)._replace(changes=TaskChanges(id="a", ttl=900))
+    assert await upsert(store, with_ttl) == UpdatedTask(end)
+    assert (await read_contents(store)).expiry == {("order", "a"): NOW + 900_000}
 
 
 async def test_a_task_in_flight_stays_as_it_is(store: StoreFixture) -> None:

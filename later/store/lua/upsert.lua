@@ -5,7 +5,7 @@
 -- ARGV: topic, the topic of the tasks that are there (the same one if there are none), then for each task: id, as what it
 --       is remembered, the body that was read ('' if there was none), its body, due time and end of ttl if it is created,
 --       what happens to a task that waits: 'edit', 'replace' or 'refuse', and for 'edit' its new body, its new due time
---       ('' to leave it where it is) and the end of its ttl ('' for none)
+--       ('' to leave it where it is) and the end of its ttl ('' for none, 'same' to leave it as it is: see update.lua)
 -- Returns two rows with a value for each task: 1: created, 2: edited, 0: the pool holds another body by now, -1: the task
 -- is in flight, -2: it waits and was refused, -3: it is in no bucket; only 1 and 2 have changed anything. Then when an
 -- edited task is due, otherwise ''.
@@ -76,7 +76,7 @@ for n, id in ipairs(ids) do
       if not first_moved or tonumber(edited_due) < tonumber(first_moved) then first_moved = edited_due end
     end
     if edited_end == '' then unindexed[#unindexed + 1] = expiry_member(topic, id) end
-    set_end(topic, id, edited_end)
+    if edited_end ~= 'same' then set_end(topic, id, edited_end) end
   end
 end
 if #bodies == 0 then return {answers, due_times} end
