@@ -92,11 +92,18 @@ async def _create(store: Store, signals: DueSignals, creations: Sequence[Task | 
 
 
 async def _upsert(store: Store, signals: DueSignals, upserts: Sequence[Upsert]) -> list[Result]:
-    """Upsert tasks; those that a policy refuses are judged again by one read anew."""
+    """Upsert tasks; those that a policy refuses are judged again by one read anew.
+
+    If the store goes away before that, those have `StoreDown` as their results.
+    """
     results = await store.upserts.upsert(upserts)
     if refused := [n for n, result in enumerate(results) if isinstance(result, PolicyRefusal)]:
-        policies = await store.policies.reread()
-        again = await store.upserts.upsert([upserts[n]._replace(policies=policies) for n in refused])
+        again: Sequence[Result]
+        try:
+            policies = await store.policies.reread()
+            again = await store.upserts.upsert([upserts[n]._replace(policies=policies) for n in refused])
+        except StoreDown as error:
+            again = [error] * len(refused)
         for position, result in zip(refused, again, strict=True):
             results[position] = result
     for (task, changes, _), result in zip(upserts, results, strict=True):

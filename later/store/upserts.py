@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from later.core.edit import edit
-from later.core.errors import Conflict, LaterError, Refused
+from later.core.errors import Conflict, LaterError, Refused, StoreDown
 from later.core.if_exists import Upsert
 from later.core.task import Task, encode_task, pack_id
 from later.core.task_names import name_of, pack_remembered
@@ -71,7 +71,12 @@ class Upserts:
             other = None if seen is None or seen.topic == upsert.task.topic.encode() else seen.topic
             plans.setdefault(other, []).append(_plan(upsert, seen))
         for other, some in plans.items():  # those of one topic in one round trip; that of a task seldom changes
-            results |= await self._carry_out(some, other)
+            try:
+                results |= await self._carry_out(some, other)
+            except StoreDown as error:
+                if not results:
+                    raise
+                return {_name(plan.upsert): error for left in plans.values() for plan in left} | results
         return results
 
     async def _carry_out(self, plans: list[_Plan], other: bytes | None) -> Results:

@@ -10,6 +10,7 @@ from later.core.clock import rfc3339
 from later.core.errors import StoreDown
 from later.core.if_exists import IfExists
 from later.store.keys import Bucket
+from later.store.policies import PolicyBook
 from later.store.upserts import Upserts
 from tests.api.api_fixture import MINIMAL, ApiFixture, bad_request, create_result, item_error, ok, serve_api
 from tests.api.states import STATES, put_task
@@ -173,6 +174,20 @@ async def test_what_was_created_is_known_if_the_store_goes_away_before_the_updat
     monkeypatch.setattr(Upserts, "upsert", fail)
     _, answer = await api.post("/create/batch", [body("a"), body("b", "update"), body("c")])
     assert (answer["created"], answer["failed"]) == (2, 1)
+    assert answer["results"][1]["error"]["status"] == 503
+
+
+async def test_what_was_updated_is_known_if_the_store_goes_away_before_others_are_judged_again(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(policies: PolicyBook) -> None:
+        raise StoreDown("gone")
+
+    await put_task(api, "delay", "b")
+    assert (await api.request("PATCH", "/topics/order/policy", {"delay_mode": "queue"}))[0] == 200
+    monkeypatch.setattr(PolicyBook, "reread", fail)
+    _, answer = await api.post("/create/batch", [body("a", "update"), body("b", "update", delay=5)])
+    assert (answer["created"], answer["failed"], answer["results"][0]) == (1, 1, create_result("a"))
     assert answer["results"][1]["error"]["status"] == 503
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from later.core.clock import Interval
 from later.core.edit import TaskChanges
-from later.core.errors import Conflict, IdTaken, InFlight, LaterError, PolicyRefusal, StoreFault, StoreFull
+from later.core.errors import Conflict, IdTaken, InFlight, LaterError, PolicyRefusal, StoreDown, StoreFault, StoreFull
 from later.core.if_exists import Upsert
 from later.core.policy import DelayMode, Policy
 from later.core.policy_scopes import Policies
@@ -203,6 +203,26 @@ async def test_what_changes_between_the_read_and_the_script_is_read_again(
     assert result == (True if change == "deleted" else UpdatedTask(SOON + 7000))
     assert await locate(store, "a") == (Bucket.DELAY, SOON + 7000)
     await assert_sound(store)
+
+
+async def test_what_was_created_is_known_if_the_store_goes_away_before_the_others(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bring(store, "delay", topic="failed", death=DEATH)
+    original = store.client.execute_each
+    upserts = 0
+
+    async def execute_each(verb: str, commands: Any) -> Any:
+        nonlocal upserts
+        upserts += verb == "upsert"
+        if upserts == 2:
+            raise StoreDown("gone")
+        return await original(verb, commands)
+
+    monkeypatch.setattr(store.client, "execute_each", execute_each)
+    created, unknown = await store.upserts.upsert([upsert_of(id="b"), upsert_of()])
+    assert created is True
+    assert isinstance(unknown, StoreDown)
 
 
 async def test_a_full_store_changes_nothing(store: StoreFixture) -> None:
