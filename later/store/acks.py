@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from later.core.errors import LaterError, NotFound
+from later.core.errors import LaterError, NotFound, StoreDown
 from later.core.lease import Lease
 from later.core.policy_scopes import Policies
 from later.core.retry import SettleTarget, Verdict
@@ -45,42 +45,62 @@ class Acks:
     async def ack(self, leases: Sequence[Lease], now: int) -> list[bool | LaterError]:
         """Remove tasks that are done at `now` (ms), and make their follow-ups. See `Pulls.ack`. Raises StoreDown.
 
-        One round trip; for those that may have follow-ups, one more and two for each 4 MiB of them.
+        One round trip; for those that may have follow-ups, one more and two for each 4 MiB of them. If the store goes
+        away between them, the leases that were not acked before have `StoreDown` as their answers.
         """
         items = _ack_arguments(leases, self._policies.latest, now)
         if not self.need_reads(leases):
             return await self._tasks.settle_leases(self.targets(leases), items)
         policies = self._policies.latest
-        results: list[bool | LaterError] = [False] * len(leases)
+        results: list[bool | LaterError | None] = [None] * len(leases)
         others, unread = list[tuple[int, Task | None]](), dict[str, list[int]]()
         for number, lease in enumerate(leases):
             if _has_follow_up(lease, policies):
                 unread.setdefault(lease.name, []).append(number)
             else:
                 others.append((number, None))
-        if others:
-            await self._settle(others, leases, items, results)
-        async for records in self._lookup.query_in_slices(list(unread)):
-            ended: list[tuple[int, Task | None]] = []
-            for number, record in ((number, records[name]) for name in records for number in unread[name]):
-                if isinstance(record, LaterError):
-                    results[number] = False if isinstance(record, NotFound) else record
-                elif _is_held(record, leases[number]):
-                    verdict = self._follow_ups.plan(record, Verdict(SettleTarget.DONE, now), policies)
-                    ended.append((number, verdict.follow_up))
-            await self._settle(ended, leases, items, results)
-        return results
+        try:
+            if others:
+                await self._settle(others, leases, items, results)
+            async for records in self._lookup.query_in_slices(list(unread)):
+                read = [(number, record) for name, record in records.items() for number in unread[name]]
+                await self._settle(self._plan(read, leases, policies, now, results), leases, items, results)
+        except StoreDown as error:
+            if True not in results:
+                raise
+            return [error if result is None else result for result in results]
+        return [False if result is None else result for result in results]
 
     def targets(self, leases: Sequence[Lease]) -> list[tuple[Shard, bytes, int]]:
         """Return the targets of settles, as `Tasks.settle_leases` takes them."""
         return [(self._keys.shard_of(lease.id), lease.topic.encode(), 1) for lease in leases]
+
+    def _plan(
+        self,
+        read: Sequence[tuple[int, TaskRecord | LaterError]],
+        leases: Sequence[Lease],
+        policies: Policies,
+        now: int,
+        results: list[bool | LaterError | None],
+    ) -> list[tuple[int, Task | None]]:
+        """Return the leases that hold the tasks that were read, with their follow-ups; fill in the others' results."""
+        ended: list[tuple[int, Task | None]] = []
+        for number, record in read:
+            if isinstance(record, LaterError):
+                results[number] = False if isinstance(record, NotFound) else record
+            elif _is_held(record, leases[number]):
+                verdict = self._follow_ups.plan(record, Verdict(SettleTarget.DONE, now), policies)
+                ended.append((number, verdict.follow_up))
+            else:
+                results[number] = False
+        return ended
 
     async def _settle(
         self,
         ended: Sequence[tuple[int, Task | None]],
         leases: Sequence[Lease],
         items: Sequence[SettleArguments],
-        results: list[bool | LaterError],
+        results: list[bool | LaterError | None],
     ) -> None:
         """Ack those of the leases that these numbers name, with the follow-ups of their tasks; fill in the results."""
         targets = self.targets([leases[number] for number, _ in ended])

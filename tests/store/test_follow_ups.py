@@ -92,6 +92,21 @@ async def expire(store: StoreFixture, now: int = SOON, rules: Policies | None = 
     return sorted(task.id for task, answer in zip(found, answers, strict=True) if answer is True)
 
 
+def lose_settles_after_the_first(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store go away before the second settle."""
+    original = store.client.execute_each
+    settles = 0
+
+    async def execute_each(verb: str, commands: Any) -> Any:
+        nonlocal settles
+        settles += verb == "settle"
+        if verb == "settle" and settles > 1:
+            raise StoreDown("gone")
+        return await original(verb, commands)
+
+    monkeypatch.setattr(store.client, "execute_each", execute_each)
+
+
 async def ends_of(store: StoreFixture, topic: str = "events") -> list[tuple[str, str]]:
     """Return which tasks have ended by the follow-ups in a topic, and their states then."""
     contents = [content_of(record) for record in await follow_ups(store, topic)]
@@ -333,6 +348,31 @@ class TestConsumers:
         result = await store.claim_records.pop("order", 2, Interval(NOW, NOW))
         assert [pulled.task.id for pulled in result.tasks] == ["a", "b"]
         assert await ends_of(store) == [("a", "done"), ("b", "done")]
+
+    async def test_no_message_is_lost_of_a_pop_if_the_store_goes_away_within_it(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        content = "x" * (MAX_READ_BYTES // 2)
+        await store.tasks.create([a_task(id=id, callback="", content=content) for id in "abc"])
+        lose_settles_after_the_first(store, monkeypatch)
+        result = await store.claim_records.pop("order", 3, Interval(NOW, NOW))
+        monkeypatch.undo()
+        popped = [(pulled.task.id, "done") for pulled in result.tasks]
+        assert 0 < len(popped) < 3
+        assert await ends_of(store) == popped
+        assert len((await read_contents(store)).buckets[Bucket.UNACK, "order"]) == 3 - len(popped)
+
+    async def test_what_was_acked_is_known_if_the_store_goes_away_before_the_others(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await store.tasks.create([a_task(id="a", callback=""), a_task(id="m", topic="mail", callback="")])
+        leases = [pulled.lease for pulled in await pull(store, "order", "mail")]
+        lose_settles_after_the_first(store, monkeypatch)
+        answer, other = await store.pulls.ack(leases, NOW)
+        monkeypatch.undo()
+        assert isinstance(answer, StoreDown)
+        assert other is True
+        assert await store.pulls.ack(leases, NOW) == [True, False]
 
     async def test_a_pulled_topic_stays_held_and_hands_them_out_in_order(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id=f"t{n}", callback="") for n in range(8)])
