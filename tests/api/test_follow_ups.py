@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from later.core.clock import Clock
+from later.core.policy import Policy
+from later.core.policy_scopes import topic_scope
+from later.store import policies
+from later.store.policies import PolicyBook
 from tests.api.api_fixture import ApiFixture, bad_request, ok, serve_api
 from tests.api.callers import NamedCallers, Tenant
 from tests.api.test_dead_letter_topics import claim, query, reject, set_policy
@@ -63,6 +67,19 @@ async def test_a_claim_that_waits_is_answered_as_soon_as_a_task_ends(api: ApiFix
     end = await asyncio.wait_for(waiting, 30)
     assert (end["id"], end["state"]) == ("a", "done")
     assert await api.post("/claim", body) == ok(tasks=[], lost=[task["lease"]])
+    assert made(api) == {"on_dead": 0, "on_done": 1}
+
+
+async def test_an_ack_reads_the_policies_if_those_that_are_known_are_too_old(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await set_policy(api, "jobs", on_done=None)
+    await api.post("/create", {"topic": "jobs", "id": "a"})
+    [task] = await claim(api, "jobs")
+    other = PolicyBook(api.client, api.keys, Policy(), time.monotonic)
+    await other.change(topic_scope("jobs"), lambda before: before.merge(EVENTS))
+    monkeypatch.setattr(policies, "FRESH_S", 0.0)
+    assert await api.post("/ack", {"leases": [task["lease"]]}) == ok(acked=1, lost=[])
     assert made(api) == {"on_dead": 0, "on_done": 1}
 
 

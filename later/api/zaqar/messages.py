@@ -255,6 +255,7 @@ class MessageHandlers:
         return None if record.topic != topic or record.state is Bucket.DEAD else record
 
     async def _ack_group(self, leases: Sequence[Lease]) -> list[bool | LaterError]:
+        await self._store.policies.current()  # they say what an end makes, and how long its id is remembered
         now = await self._store.time.now()
         answers = await self._store.pulls.ack(leases, now.high)
         self._metrics.consumers.acked.inc(answers.count(True))

@@ -15,9 +15,11 @@ from later.core.clock import Clock
 from later.core.policy import Deliver, Policy
 from later.core.policy_scopes import topic_scope
 from later.core.task import pack_id
+from later.store import policies
 from later.store.key_book import KeyBook
 from later.store.keys import Bucket
 from later.store.open import build_store
+from later.store.policies import PolicyBook
 from later.worker.requeue import Requeuer
 from tests.api.api_fixture import ApiFixture, fixed_clock, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
@@ -509,6 +511,20 @@ async def test_a_claimed_message_is_deleted_with_its_own_claim_only() -> None:
             assert (await zaqar.call("DELETE", f"{MESSAGES}/{id}?claim_id={claim_id}")).status == 204
             assert (await zaqar.call("GET", f"{MESSAGES}/{id}")).status == 404
         assert zaqar.api.metric("later_acked_total") == 2
+
+
+async def test_a_deletion_under_a_claim_reads_the_policies_if_those_that_are_known_are_too_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serve_messages() as zaqar:
+        [id] = await zaqar.post({})
+        claim_id, _ = await zaqar.claim()
+        other = PolicyBook(zaqar.api.client, zaqar.api.keys, Policy(), lambda: 0.0)
+        await other.change(topic_scope(TOPIC), lambda settings: settings.merge({"on_done": f"{PROJECT}/ends"}))
+        monkeypatch.setattr(policies, "FRESH_S", 0.0)
+        assert (await zaqar.call("DELETE", f"{MESSAGES}/{id}?claim_id={claim_id}")).status == 204
+        registry = zaqar.api.metrics.registry
+        assert registry.get_sample_value("later_follow_ups_total", {"field": "on_done"}) == 1
 
 
 async def test_a_claim_that_has_ended_deletes_nothing() -> None:
