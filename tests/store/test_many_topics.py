@@ -278,6 +278,21 @@ async def test_a_topic_whose_leases_cannot_be_read_does_not_stop_those_with_one_
     assert await store.redis.hlen(store.keys.shards[0].pool) == 2
 
 
+async def test_a_lost_lease_in_a_topic_that_cannot_be_read_does_not_stop_the_others(store: StoreFixture) -> None:
+    await store.tasks.create([*tasks_of("a", 1), *tasks_of("b", 1), *tasks_of("c", 1)])
+    a, b, c = sorted(await claim_due(store), key=lambda claim: claim.id)
+    key = store.keys.shards[0].bucket(Bucket.UNACK, b"b")
+    await ask(store, [("DEL", key), ("SET", key, "no set")])
+    late = replace(b, fence=b.fence + 17)
+    before, broken, after = await store.tasks.settle([done(a), done(late), failed(c, NOW + 9)])
+    assert (before, type(broken), after) == (True, StoreFault, True)
+    [alone] = await store.tasks.settle([done(late)])
+    assert isinstance(alone, StoreFault)
+    await ask(store, [("DEL", key)])
+    contents = await read_contents(store)
+    assert (contents.pool, contents.buckets) == ({"b-0", "c-0"}, {(Bucket.ERROR, "c"): {"c-0": NOW + 9}})
+
+
 async def test_topics_with_one_settled_task_each_keep_the_leases_of_their_others(store: StoreFixture) -> None:
     await store.tasks.create([*tasks_of("a", 2), *tasks_of("b", 1), *tasks_of("c", 2)])
     claims = {claim.id: claim for claim in await claim_due(store, NOW + 5000)}

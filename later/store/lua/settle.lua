@@ -50,11 +50,9 @@ for n = 1, topic_count do
   end
 end
 
--- True if a task has left `unack` that is alone here of its topic. An error that this answers is that of the topic.
+-- True if a task has left `unack` that is alone here of its topic. An error is met again by the look at what is left.
 local function has_left(topic, id)
-  local left = redis.pcall('ZREM', topic.unack, id)
-  if type(left) == 'table' then answers[topic.n], topic.is_unreadable = left, true end
-  return left == 1
+  return redis.pcall('ZREM', topic.unack, id) == 1
 end
 
 -- Move the tasks out of and into the topics' buckets.
@@ -107,9 +105,11 @@ for _, topic in ipairs(topics) do
 end
 local have_none_left = #alone > 1 and redis.call('EXISTS', unpack(alone)) == 0
 for _, topic in ipairs(topics) do
-  if not topic.is_unreadable then
-    local is_empty = topic.is_alone and have_none_left
-    local first_lease = not is_empty and redis.call('ZRANGE', topic.unack, 0, 0, 'WITHSCORES')[2]
+  local left = topic.is_alone and have_none_left and {} or redis.pcall('ZRANGE', topic.unack, 0, 0, 'WITHSCORES')
+  if left.err then
+    answers[topic.n] = left
+  else
+    local first_lease = left[2]
     if #removed + #failures == 0 or not first_lease then unleased[#unleased + 1] = topic.name end
     if first_lease then
       leases[#leases + 1] = first_lease
