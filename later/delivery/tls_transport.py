@@ -113,12 +113,13 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def resume_reading(self) -> None:
         """Hand what came before the pause to `protocol` at once: the next call must not take it for its reply."""
         self._is_paused = False
-        self._tcp.resume_reading()
-        # TLS in TLS: what the outer one has handed on just now may have paused this one again.
-        if self._incoming.pending and not (self._is_paused or self._tcp.is_closing()):
+        if self._incoming.pending and not self._tcp.is_closing():
             self._read()
             if self._outgoing.pending:
                 self._send()
+        # Not before: the outer one of TLS in TLS hands on at once what it has, perhaps the end of the connection.
+        if not (self._is_paused or self._tcp.is_closing()):
+            self._tcp.resume_reading()
 
     def is_closing(self) -> bool:
         return self._tcp.is_closing()

@@ -13,6 +13,7 @@ from tests.builders import NOW, a_task
 from tests.delivery.forward_proxy import ESTABLISHED, ForwardProxy
 from tests.delivery.test_proxy import failed, outcome_through
 from tests.delivery.test_tls import CERTIFICATES, identity
+from tests.delivery.test_tls_transport import Records
 from tests.receivers import (
     DONE,
     Behavior,
@@ -97,6 +98,33 @@ async def test_large_replies_come_through_tls_in_tls_behind_a_long_answer_to_con
     ):
         outcome = await outcome_through(proxy.url, receiver.url, calls=3)
     assert (outcome.kind, receiver.connections) == (OutcomeKind.DONE, 1)
+
+
+@pytest.mark.parametrize("pieces", [1, 16])
+async def test_the_end_of_a_tunnel_comes_after_what_has_come_through_it(
+    pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a reply is here, in records that are parsed one by one, and so is the goodbye of the proxy behind them."""
+    monkeypatch.setattr("later.delivery.large_reads.PIECES_PER_TURN", pieces)
+    reply = reply_with_body(b'{"code": 100}'.ljust(60_000), "200 OK", "Connection: close")
+
+    async def behavior(connection: Connection) -> None:
+        tunnel = Records(connection, identity("receiver"))
+        await tunnel.handshake()
+        request = b""
+        while not request.endswith(b"\r\n\r\n"):
+            request += await tunnel.read_some()
+        await tunnel.write(ESTABLISHED)
+        inner = Records(tunnel, identity("receiver"))
+        await inner.read_request()
+        records = inner.encrypt(*(reply[at : at + 3000] for at in range(0, len(reply), 3000)))
+        await connection.write(tunnel.encrypt(records) + tunnel.say_goodbye())
+        await connection.wait_closed()
+
+    async with Receiver(behavior).listen() as proxy:
+        url = proxy.url.replace("http:", "https:")
+        outcome = await outcome_through(url, url)
+    assert outcome.kind is OutcomeKind.DONE
 
 
 async def send_through(proxy_url: str, callback: str, content: str) -> Outcome:

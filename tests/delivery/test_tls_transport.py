@@ -37,9 +37,9 @@ def trust(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Records:
-    """A receiver's end of TLS, which gets at the records that are sent."""
+    """A receiver's end of TLS, which gets at the records that are sent; that of a tunnel has records below itself."""
 
-    def __init__(self, connection: Connection, context: ssl.SSLContext) -> None:
+    def __init__(self, connection: Connection | Records, context: ssl.SSLContext) -> None:
         self._connection = connection
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -67,10 +67,27 @@ class Records:
             except ssl.SSLWantReadError:
                 self._incoming.write(await self._connection.read_some())
 
+    async def read_some(self) -> bytes:
+        """Return what arrives next, decrypted."""
+        while True:
+            try:
+                return self.tls.read(65_536)
+            except ssl.SSLWantReadError:
+                self._incoming.write(await self._connection.read_some())
+
+    async def write(self, content: bytes) -> None:
+        await self._connection.write(self.encrypt(content))
+
     def encrypt(self, *contents: bytes) -> bytes:
         """Return the records of these contents, one for each."""
         for content in contents:
             self.tls.write(content)
+        return self._outgoing.read()
+
+    def say_goodbye(self) -> bytes:
+        """Return the records that end the connection."""
+        with pytest.raises(ssl.SSLWantReadError):  # the answer to it
+            self.tls.unwrap()
         return self._outgoing.read()
 
 
