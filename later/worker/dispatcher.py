@@ -94,10 +94,11 @@ class Dispatcher:
         """Begin the delivery of a claim and return None, or return when (ms) its task is due again."""
         origin = self._origin_of(claim)
         if origin is not None:
-            held_until = self._held_origins.waits_until(claim.topic, origin, now)
+            at_latest = None if _has_callback(claim) else on_grid(now + MAX_FOLLOW_MS)
+            held_until = self._held_origins.waits_until(claim.topic, origin, now, at_latest)
             if held_until is not None:
                 admission.pass_over()
-                return held_until if _has_callback(claim) else min(held_until, on_grid(now + MAX_FOLLOW_MS))
+                return held_until
             if admission.is_topic_full:
                 return claim.due_at
             if not admission.admit(origin):

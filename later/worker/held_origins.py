@@ -93,8 +93,8 @@ class HeldOrigins:
         except LaterError as error:
             log.debug("origin not held", topic=topic, origin=origin.authority, reason=str(error))
 
-    def waits_until(self, topic: str, origin: Origin, now: int) -> int | None:
-        """Return when (ms) a task of the origin is due again; None if the call may begin."""
+    def waits_until(self, topic: str, origin: Origin, now: int, at_latest: int | None = None) -> int | None:
+        """Return when (ms) a task of the origin is due again, at most `at_latest`; None if the call may begin."""
         hold = self._topics.get(topic, {}).get(origin)
         if hold is None:
             return None
@@ -102,8 +102,11 @@ class HeldOrigins:
             ramp = Ramp(hold.until, hold.full_speed_at)
             if now >= hold.full_speed_at or hold.started < ramp.allowed_starts(now, self._slots):
                 return None
+        if at_latest is not None and at_latest < hold.until:
+            return at_latest  # without a place in the line: it will need one when it is looked at again
         hold.line_end = max(hold.line_end + SPACING_MS, hold.until, now + RAMP_POLL_MS)
-        return on_grid(hold.line_end)
+        due_at = on_grid(hold.line_end)
+        return due_at if at_latest is None else min(due_at, at_latest)
 
     def count_started(self, topic: str, origin: Origin) -> None:
         hold = self._topics.get(topic, {}).get(origin)

@@ -168,6 +168,26 @@ async def test_tasks_that_wait_for_a_held_receiver_follow_the_policy_to_another_
     await assert_sound(store)
 
 
+async def test_tasks_that_are_looked_at_each_minute_of_a_hold_make_nobody_wait_longer_than_it(
+    store: StoreFixture,
+) -> None:
+    worker, sender = await a_worker(store, busy(retry_after_ms=1_800_000))
+    await store.tasks.create([a_task_without("asks")])
+    await worker.work()
+    end = worker.at + 1_800_000
+    waiting = [a_task_without(str(n)) for n in range(50)]
+    await store.tasks.create(waiting)
+    await worker.work_until(end - 30_000, step=30_000)
+    own = a_task(id="own", callback=OLD)
+    await store.tasks.create([own])
+    await worker.work()
+    assert (await worker.find(own)).score <= end + 400, "the hold ends at a multiple of 250 ms, its tasks at one of 50"
+    await worker.work_until(end - 1000, step=1000)
+    assert len(sender.urls) == 1
+    await worker.work_until(end + 1000, step=100)
+    assert len(sender.urls) == len(["asks", "asks again", own, *waiting])
+
+
 async def test_a_policys_receiver_that_hangs_does_not_hold_up_other_receivers_of_the_topic(
     store: StoreFixture,
 ) -> None:
