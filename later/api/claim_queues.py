@@ -275,16 +275,18 @@ class ClaimQueues:
     def _set_timer(self, queue: TopicQueue, pause_s: float) -> None:
         """Wake a queue after a pause, unless its timer ends before that.
 
-        The loop of uvloop has a clock of whole ms, which stands still while the loop works: a timer that is set by it
-        may end too early, and the look then finds nothing.
+        The loop of uvloop has a clock of whole ms: by that alone a timer may end too early, and the look then finds
+        nothing. Its time itself may be another one than `monotonic`, which macOS does not count on while it sleeps. And
+        a timer without a pause would be no timer, which can be asked when it ends.
         """
         if pause_s > MAX_WAIT_S:
             return  # no claim of today waits for so long
         loop = asyncio.get_running_loop()
-        at = math.ceil((time.monotonic() + pause_s) * 1000) / 1000
-        if queue.timer is None or queue.timer.when() > at:
+        since_whole_ms = time.monotonic() * 1000 % 1
+        pause_s = max(math.ceil(since_whole_ms + pause_s * 1000), 1) / 1000
+        if queue.timer is None or queue.timer.when() > loop.time() + pause_s:
             queue.stop_timer()
-            queue.timer = loop.call_at(at, self._on_timer, queue)
+            queue.timer = loop.call_later(pause_s, self._on_timer, queue)
 
     def _on_timer(self, queue: TopicQueue) -> None:
         queue.timer = None
@@ -305,8 +307,7 @@ class ClaimQueues:
                 await self._look()
         finally:
             self._looking = None
-            await _cancel(listening)
-            await _cancel(measuring)
+            await _cancel(listening, measuring)
 
     async def _measure_while_claims_wait(self) -> NoReturn:
         """Measure the store's time from time to time, until cancelled."""
@@ -326,8 +327,9 @@ class ClaimQueues:
             self.signal(topic)
 
 
-async def _cancel(task: asyncio.Task[Any]) -> None:
-    """Cancel a task until it has ended: one that waits with a timeout may take the cancellation for its end."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks until they have ended: one that waits with a timeout may take the cancellation for its end."""
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=CANCEL_AGAIN_S)

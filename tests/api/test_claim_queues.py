@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -184,6 +186,72 @@ def test_a_claim_does_not_look_again_before_the_task_that_it_waits_for_is_due() 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(claim_often())
     assert [at for at, due_at in looks[1::2] if at < due_at] == []
+
+
+def test_a_claim_waits_for_its_task_where_the_clock_of_the_loop_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On macOS, the clock of uvloop goes on while the machine sleeps, and `monotonic` does not."""
+    monkeypatch.setattr(claim_queues, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - 3600))
+    looks: list[float] = []
+    due_at = math.inf
+
+    def now() -> float:
+        return time.monotonic() * 1000
+
+    def pull(wanted: WantedTasks) -> asyncio.Future[PullResult]:
+        result: asyncio.Future[PullResult] = asyncio.get_running_loop().create_future()
+        looks.append(now())
+        result.set_result(PullResult([PULLED_TASK] if now() >= due_at else [], None, []))
+        return result
+
+    async def claim() -> None:
+        nonlocal due_at
+        queues = ClaimQueues(
+            pull=pull, reserve=nullcontext, give_back=lambda tasks: None, find_due=find_nothing, listen=hear_nothing,
+            now=now, measure=hear_nothing, most=1,
+        )  # fmt: skip
+        claiming = asyncio.create_task(queues.claim(WantedTasks({"jobs": 1}, 1, None, 20)))
+        await reach(lambda: queues.waiters == 1)
+        due_at = int(now()) + 100
+        for _ in range(3):
+            queues.signal("jobs", due_at)
+        assert await claiming == [PULLED_TASK]
+        await queues.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(claim())
+    assert len(looks) <= 3
+
+
+async def test_all_that_runs_beside_claims_ends_with_them_also_if_a_part_ignores_that_it_is_cancelled() -> None:
+    may_end, seen = asyncio.Event(), list[str]()
+
+    async def listen(*_: object) -> NoReturn:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+        raise asyncio.CancelledError
+
+    async def measure() -> None:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("ended")
+
+    def pull(wanted: WantedTasks) -> asyncio.Future[PullResult]:
+        result: asyncio.Future[PullResult] = asyncio.get_running_loop().create_future()
+        result.set_result(PullResult([], None, []))
+        return result
+
+    queues = ClaimQueues(
+        pull=pull, reserve=nullcontext, give_back=lambda tasks: None, find_due=find_nothing, listen=listen,
+        now=lambda: 0.0, measure=measure, most=1,
+    )  # fmt: skip
+    claiming = asyncio.create_task(queues.claim(WantedTasks({"jobs": 1}, 1, None, 20)))
+    await reach(lambda: seen == ["begun"])
+    await queues.close()
+    may_end.set()
+    assert (await claiming, seen) == ((), ["begun", "ended"])
 
 
 async def test_whatever_makes_a_task_due_wakes_a_claim(api: ApiFixture) -> None:
