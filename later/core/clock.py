@@ -86,8 +86,8 @@ class Clock:
 
     def observe(self, store_time_us: int, sent_at: float, received_at: float) -> None:
         """Record an answer of the store's TIME (µs since the epoch), and when (monotonic) it was sent and received."""
-        low = store_time_us / 1000
-        width = (received_at - sent_at) * 1000 + SLACK_MS
+        low, took_s = store_time_us / 1000, received_at - sent_at
+        width = took_s * (1000 + MAX_DRIFT_MS_PER_S) + SLACK_MS
         if not self._is_more_precise(low, width, received_at):
             self._low_ms, self._width_ms, self._measured_at = low, width, received_at
         self._wall_ahead = self._wall() - self.monotonic()
