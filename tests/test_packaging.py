@@ -118,6 +118,16 @@ def test_the_commands_of_the_server_ask_for_what_its_extra_installs_everywhere()
     assert set(SERVER.modules) == installed - names(LIBRARY)
 
 
+@pytest.mark.system
+def test_what_an_executor_of_spark_loads_needs_msgspec_and_nothing_else_of_what_later_installs() -> None:
+    """Machines of a cluster may have `later` as a zip, beside pyarrow, pandas and msgspec."""
+    missing = {requirement.name for requirement in LIBRARY + EXTRAS["server"]} - {"msgspec"} | {"multidict"}
+    modules = ("later.bulk.datasource.source", "later.bulk.jobs.run", "later.client.batches")
+    code = f"import sys; sys.modules.update(dict.fromkeys({sorted(missing)})); import {', '.join(modules)}"
+
+    run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 @each_case("requirement", LIBRARY)
 def test_the_lowest_versions_that_are_tested_are_those_that_the_library_allows(requirement: Requirement) -> None:
     (floor,) = (Version(each.version) for each in requirement.specifier if each.operator == ">=")

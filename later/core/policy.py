@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from later.core.callback_url import check_callback
 from later.core.errors import Refused
 from later.core.field_names import suggest_field
 from later.core.validation import (
@@ -232,8 +231,12 @@ class PolicyField(NamedTuple):
 
 def _parse_topic_or_url(kind: ValueKind, text: str) -> str:
     """Return the canonical name of a topic, or a callback's URL; "" for none. Raises as `PolicyField.parse`."""
-    if not text or kind is ValueKind.URL:
-        return check_callback(text) if text else ""
+    if not text:
+        return ""
+    if kind is ValueKind.URL:
+        from later.core.callback_url import check_callback  # noqa: PLC0415  # an executor of Spark needs no yarl
+
+        return check_callback(text)
     try:
         return parse_topic(text)
     except Refused as error:
