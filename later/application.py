@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from later.puller.claim_source import ClaimSource
 
 Lifespan = Callable[["Later"], AbstractAsyncContextManager[Any]]
-"""What an application needs while its handlers run: a connection pool. Its value is `task.state`."""
+"""A function that opens the resources of an application, such as a connection pool. Its value is `task.state`."""
 
 
 class PolicyChange(NamedTuple):

@@ -14,7 +14,7 @@ from later.cli.groups import Extra, LazyCommand, LazyGroup
 SERVER = Extra(
     "server", ("aiohappyeyeballs", "hiredis", "httptools", "prometheus_client", "redis", "rich", "structlog", "yarl")
 )
-"""What the daemons need, and the commands that open the store."""
+"""The packages that the daemons need, and the commands that open the store."""
 
 COMMANDS = {
     "up": LazyCommand("later.cli.commands.daemon:up", "Run the API and a worker.", SERVER),

@@ -48,7 +48,7 @@ Item = TypeVar("Item")
 
 
 class _LoopState:
-    """What a client has in one event loop: a session, creates that wait to be sent, policies that are being read."""
+    """The state of a client in one event loop: a session, creates that wait to be sent, reads of policies under way."""
 
     def __init__(self, settings: ConnectionSettings, creates: CreateQueue) -> None:
         from later.client.aio_session import AioSession  # noqa: PLC0415  # aiohttp takes 0.2 s to import

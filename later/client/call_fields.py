@@ -1,4 +1,4 @@
-"""What calls are made of: durations, times and names as the API takes them, and the pages of its answers."""
+"""The fields of calls: durations, times and names as the API takes them, and the pages of its answers."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def create(item: BatchItem[Enqueued]) -> Call[Enqueued]:
 
 
 def create_item(draft: Draft, now: int) -> BatchItem[Enqueued]:
-    """What creates a task, alone or in a batch.
+    """Return the item that creates a task, alone or in a batch.
 
     If its caller chose no id, it gets one: with an id a create may be sent again. Such ids sort in the order in which
     they were made, because tasks of one due time are claimed in the order of their ids.

@@ -1,4 +1,4 @@
-"""How a client reaches the API: its URL, its key, whom it trusts, and how long it tries."""
+"""The settings of a client: the API's URL, a key, the authorities that it trusts, and how long it tries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from later.core.errors import ConfigError
 
 
 class ConnectionSettings(NamedTuple):
-    """What a client needs to reach the API. The file `ca` has authorities that are trusted besides the machine's."""
+    """The settings of a client. The file `ca` has authorities that are trusted besides the machine's."""
 
     url: str
     key: str | None

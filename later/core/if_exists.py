@@ -1,4 +1,4 @@
-"""What a create does if its id exists: keep the task that is there, edit it, or fail."""
+"""The choice of a create whose id exists: keep the task that is there, edit it, or fail."""
 
 from __future__ import annotations
 

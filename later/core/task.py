@@ -84,7 +84,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     remember_ms: int | None = None
     """How long its id is remembered after its end, 0: not at all; None: for as long as the policy then says."""
     context: dict[str, str] | None = None
-    """What its receiver gets beside the content, such as the id of the request that made it; None: nothing."""
+    """Values that its receiver gets beside the content, such as the id of the request that made it; None: no value."""
 
     @property
     def ttl_starts_at(self) -> int:

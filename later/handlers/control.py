@@ -17,7 +17,7 @@ class ControlException(Exception):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-        self.reason = str(reason)  # whoever raises it may have given the error itself
+        self.reason = str(reason)  # a handler may have given the error itself
 
     @abstractmethod
     def to_outcome(self) -> Outcome:

@@ -42,7 +42,7 @@ class Enqueuer(Protocol):
 
 
 class EnqueueOptions(NamedTuple):
-    """What `enqueue` may be told besides the payload, as it was given."""
+    """The arguments of `enqueue` besides the payload, as they were given."""
 
     delay: Seconds | None = None
     at: datetime | None = None

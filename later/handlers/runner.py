@@ -92,7 +92,7 @@ def _complete(future: Future[Any], function: Callable[[], Any]) -> None:
     """Set what a function returns or raises as the result of a future."""
     try:
         future.set_result(function())
-    except BaseException as error:  # whoever waits for the future raises it
+    except BaseException as error:  # the future raises it where it is awaited
         future.set_exception(error)
 
 
@@ -103,7 +103,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call a function. No future can hold a StopIteration: whoever waits for it would wait forever."""
+    """Call a function. No future can hold a StopIteration: its waiter would wait forever."""
     try:
         return function(**arguments)
     except StopIteration as error:

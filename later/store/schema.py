@@ -24,7 +24,7 @@ PULL = "pull"
 POLICY_CALLBACK = "callback"
 """The name of policies with a callback in `needs`: a version that does not know them lets tasks without one die."""
 FOLLOW_UPS = "follow-ups"
-"""What a daemon must know to end tasks of topics with an `on_dead` or `on_done`: others would make no follow-ups."""
+"""The name of policies with `on_dead` or `on_done` in `needs`: a version that does not know them ignores them."""
 KNOWN_NEEDS = frozenset({PULL, POLICY_CALLBACK, FOLLOW_UPS})
 """Names of the features that a store may need of its daemons. `needs` in `later:meta` lists them, separated by commas.
 
