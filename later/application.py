@@ -11,17 +11,15 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import msgspec
-
 from later.client.aio import AsyncClient
 from later.client.answers import AppliedPolicy, Enqueued, Explained, Info
-from later.client.calls import State, draft
+from later.client.calls import IfExistsValue, State, draft
 from later.core.durations import Seconds, to_seconds
 from later.core.errors import LaterError, NotConfigured, NotFound
 from later.core.task import Draft
 from later.handlers.context import Carried, capture_context
 from later.handlers.dispatch import DEFAULT_THREADS, HandlerDispatcher
-from later.handlers.handler import EnqueueOptions, Enqueuer, Handler, IfExists
+from later.handlers.handler import EnqueueOptions, Enqueuer, Handler
 from later.handlers.registry import Handlers
 from later.receiver.asgi import AsgiReceiver
 from later.receiver.frameworks import add_receiver, aiohttp_handler, django_view
@@ -137,7 +135,7 @@ class Later(Handlers):
         delay: Seconds | None = None,
         at: datetime | None = None,
         id: str | None = None,
-        if_exists: IfExists = "keep",
+        if_exists: IfExistsValue = "keep",
         remember: Seconds | None = None,
         retry: int | None = None,
         ttl: Seconds | None = None,
@@ -156,7 +154,7 @@ class Later(Handlers):
         delay: Seconds | None = None,
         at: datetime | None = None,
         id: str | None = None,
-        if_exists: IfExists = "keep",
+        if_exists: IfExistsValue = "keep",
         remember: Seconds | None = None,
         retry: int | None = None,
         ttl: Seconds | None = None,
@@ -396,21 +394,18 @@ class Later(Handlers):
         return self.client_sync.create_draft(draft)
 
     def _draft(self, topic: str, content: str, callback: str | None, options: EnqueueOptions) -> Draft:
-        built = draft(
+        return draft(
             self._full_name(topic),
             content,
             callback=callback or self._callback,
             delay=options.delay,
             at=options.at,
             id=options.id,
+            if_exists=options.if_exists,
             retry=options.retry,
             ttl=options.ttl,
-            remember=options.remember,
-        )
-        return msgspec.structs.replace(
-            built,
-            if_exists=None if options.if_exists == "keep" else options.if_exists,
             context=capture_context(self._carried, options.context) or None,
+            remember=options.remember,
         )
 
     def _application(self) -> Enqueuer:

@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from later.client.answers import Enqueued
+from later.client.calls import IfExistsValue
 from later.core.durations import Seconds
 from later.core.errors import Refused
 from later.core.task import Draft
@@ -19,7 +20,6 @@ from later.handlers.payload_codec import Codec, make_codec
 from later.handlers.slots import Slots
 
 Payload = TypeVar("Payload")
-IfExists = Literal["keep", "update", "error"]
 
 KEY_ID_PREFIX = "k-"
 KEY_ID_CHARS = 32
@@ -47,7 +47,7 @@ class EnqueueOptions(NamedTuple):
     delay: Seconds | None = None
     at: datetime | None = None
     id: str | None = None
-    if_exists: IfExists = "keep"
+    if_exists: IfExistsValue = "keep"
     remember: Seconds | None = None
     retry: int | None = None
     ttl: Seconds | None = None
@@ -116,7 +116,7 @@ class Handler(Generic[Payload]):
         at: datetime | None = None,
         id: str | None = None,
         key: str | None = None,
-        if_exists: IfExists = "keep",
+        if_exists: IfExistsValue = "keep",
         remember: Seconds | None = None,
         retry: int | None = None,
         ttl: Seconds | None = None,
@@ -150,7 +150,7 @@ class Handler(Generic[Payload]):
         at: datetime | None = None,
         id: str | None = None,
         key: str | None = None,
-        if_exists: IfExists = "keep",
+        if_exists: IfExistsValue = "keep",
         remember: Seconds | None = None,
         retry: int | None = None,
         ttl: Seconds | None = None,
@@ -173,7 +173,7 @@ class Handler(Generic[Payload]):
         at: datetime | None = None,
         id: str | None = None,
         key: str | None = None,
-        if_exists: IfExists = "keep",
+        if_exists: IfExistsValue = "keep",
         remember: Seconds | None = None,
         retry: int | None = None,
         ttl: Seconds | None = None,
