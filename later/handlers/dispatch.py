@@ -66,11 +66,10 @@ class HandlerDispatcher:
         entry = self._handlers.find(task.topic)
         if entry is None:
             return Outcome(kind=OutcomeKind.BUSY, reason="handler", message=f"no handler for {task.topic} in this app")
-        slots = entry.handler.slots
+        runner, slots = FunctionRunner(executor or self._executor()), entry.handler.slots
         if not await slots.acquire(slot_wait_s):
             message = f"all {slots.size} runs of the handler for {task.topic} are taken"
             return Outcome(kind=OutcomeKind.BUSY, reason="handler", message=message)
-        runner = FunctionRunner(executor or self._executor())
         try:
             time_left_s = None if cancel_before_s is None else task.time_left() - cancel_before_s
             return await self._attempt(entry, task, content, runner, time_left_s)

@@ -17,6 +17,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.handlers.context import Carried, variables
 from later.handlers.control import Busy, Dead, Hold, Retry
 from later.handlers.dispatch import HandlerDispatcher
+from later.handlers.handler import Handler
 from later.handlers.parameters import Depends
 from later.handlers.registry import CallNext, Handlers
 from later.handlers.runner import RequestExecutor
@@ -440,3 +441,11 @@ async def test_a_dependency_sees_errors_of_the_handler_but_no_control_exceptions
 
     await dispatch(order)
     assert ends == [seen, seen]
+
+
+async def test_a_run_for_which_there_can_be_no_thread_takes_no_slot() -> None:
+    handlers = Handlers()
+    handler: Handler[Any] = handlers.handler("order")(lambda: None)
+    with pytest.raises(ValueError, match="max_workers"):
+        await HandlerDispatcher(handlers, threads=0).dispatch(task_of("order"), "")
+    assert handler.slots.free == handler.concurrency
