@@ -13,11 +13,15 @@ class ControlException(Exception):
     """The base of the exceptions that a handler raises on purpose. Dependencies and logs do not take it for an error.
 
     `reason` is text for people, of which 200 characters are kept: `/query` and the lists of dead tasks show it.
+
+    Raises:
+        Refused: `after` is a text that is no duration.
     """
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: str = "", after: Seconds | None = None) -> None:
         super().__init__(reason)
         self.reason = str(reason)  # a handler may have given the error itself
+        self.after_ms = None if after is None else to_milliseconds(max(to_seconds("after", after), 0))
 
     @abstractmethod
     def to_outcome(self) -> Outcome:
@@ -31,10 +35,6 @@ class Retry(ControlException):
         Refused: `after` is a text that is no duration.
     """
 
-    def __init__(self, reason: str = "", after: Seconds | None = None) -> None:
-        super().__init__(reason)
-        self.after_ms = _to_ms(after)
-
     def to_outcome(self) -> Outcome:
         message = self.reason or "retry"
         return Outcome(kind=OutcomeKind.FAILED, reason="retry", message=message, later_after_ms=self.after_ms)
@@ -46,10 +46,6 @@ class Busy(ControlException):
     Raises:
         Refused: `after` is a text that is no duration.
     """
-
-    def __init__(self, reason: str = "", after: Seconds | None = None) -> None:
-        super().__init__(reason)
-        self.after_ms = _to_ms(after)
 
     def to_outcome(self) -> Outcome:
         message = self.reason or "busy"
@@ -66,8 +62,7 @@ class Hold(ControlException):
     """
 
     def __init__(self, after: Seconds, reason: str = "") -> None:
-        super().__init__(reason)
-        self.after_ms = _to_ms(after)
+        super().__init__(reason, after)
 
     def to_outcome(self) -> Outcome:
         message = self.reason or "hold"
@@ -82,7 +77,3 @@ class Dead(ControlException):
 
     def to_outcome(self) -> Outcome:
         return Outcome(kind=OutcomeKind.GONE, reason="dead", message=self.reason)
-
-
-def _to_ms(after: Seconds | None) -> int | None:
-    return None if after is None else to_milliseconds(max(to_seconds("after", after), 0))
