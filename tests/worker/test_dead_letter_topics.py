@@ -77,12 +77,12 @@ async def test_a_ttl_that_ends_moves_a_task_wherever_it_waits(store: StoreFixtur
     await worker.set_policy("order", retry_base=60, retry_cap=60)
     await worker.work()
     worker.at = NOW + 5000
-    await worker.expirer.tick(worker.at)
+    await worker.upkeep.expirer.tick(worker.at)
     assert await death_of(worker, waiting) == ("order", "expired", 0)
     assert await death_of(worker, failing) == ("order", "expired", 1)
     assert deaths(worker, "order", "expired") == 2
     worker.at += 5000
-    await worker.expirer.tick(worker.at)
+    await worker.upkeep.expirer.tick(worker.at)
     assert [(await worker.find(task)).state for task in (waiting, failing)] == [Bucket.DEAD] * 2
     assert deaths(worker, "failed", "expired") == 2
     await assert_sound(store, worker.at)
@@ -96,7 +96,7 @@ async def test_a_worker_that_has_just_started_asks_for_the_policies_before_it_le
     await a_worker(store)
     started = ManualWorker(store, FakeSender())
     started.at = NOW + 5000
-    await started.expirer.tick(started.at)
+    await started.upkeep.expirer.tick(started.at)
     assert await death_of(started, task) == ("order", "expired", 0)
 
 

@@ -59,7 +59,7 @@ class TestExpiry:
     async def test_many_tasks_that_expire_together_are_moved_in_several_ticks(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(delay=60, ttl=5) for _ in range(1200)])
         worker = ManualWorker(store, FakeSender())
-        ticks = [await worker.expirer.tick(NOW + 5_000) for _ in range(4)]
+        ticks = [await worker.upkeep.expirer.tick(NOW + 5_000) for _ in range(4)]
         assert sum(tick.moved for tick in ticks) == 1200
         assert ticks[-1].next_due is None
 
@@ -91,7 +91,7 @@ class TestSweep:
         worker.at = NOW + 1000 + MAX_LATE_MS
         await worker.work()
         worker.at += 1010
-        await worker.sweeper.tick(worker.at)
+        await worker.upkeep.sweeper.tick(worker.at)
         assert await worker.is_gone(young)
 
     async def test_a_dead_keep_of_zero_keeps_no_dead_task(self, store: StoreFixture) -> None:
@@ -117,7 +117,7 @@ class TestSweep:
         worker = ManualWorker(store, FakeSender(*[GONE] * 1200), slots=2000, policy=Policy(dead_keep_ms=0))
         while await worker.claimer.tick(NOW + MAX_LATE_MS) != (0, None):
             await worker.deliveries.drain(60)
-        first = await worker.sweeper.tick(NOW + 10)
+        first = await worker.upkeep.sweeper.tick(NOW + 10)
         assert first.moved >= SWEEP_TASKS
         assert first.next_due == NOW + 10
-        assert await worker.sweeper.tick(NOW + 10) == (SWEEP_TASKS + 200 - first.moved, None)
+        assert await worker.upkeep.sweeper.tick(NOW + 10) == (SWEEP_TASKS + 200 - first.moved, None)

@@ -71,7 +71,7 @@ async def test_each_death_without_a_call_makes_one(store: StoreFixture) -> None:
     worker.at = NOW + 5000
     await worker.claimer.tick(worker.at)
     await worker.deliveries.drain(60)
-    await worker.expirer.tick(worker.at)
+    await worker.upkeep.expirer.tick(worker.at)
     assert await ends(worker, store) == [
         ("body", "dead", "body"),
         ("expired", "dead", "expired"),
@@ -87,7 +87,7 @@ async def test_a_worker_that_has_just_started_asks_for_the_policies_before_it_en
     await a_worker(store)
     started = ManualWorker(store, FakeSender(DONE))
     started.at = NOW + 5000
-    await started.expirer.tick(started.at)
+    await started.upkeep.expirer.tick(started.at)
     await started.work()
     assert await ends(started, store) == [("a", "dead", "expired"), ("b", "done", None)]
 

@@ -33,7 +33,7 @@ async def pass_time(worker: ManualWorker, until: int, step: int = 100) -> None:
         worker.at += step
         if worker.at % 1000 < step:
             await worker.policies.read()
-        await worker.resumer.tick(worker.at)
+        await worker.upkeep.resumer.tick(worker.at)
         await worker.work()
         await worker.throttle.stop()
 

@@ -231,7 +231,7 @@ async def test_a_crash_before_tasks_are_put_back_costs_them_a_lease(
             await worker.claimer.tick(worker.at)
     other = ManualWorker(store, well := OriginSender(), instance="other")
     other.at = NOW + 200 + LEASE_MS + MAX_LATE_MS
-    await other.unack_requeuer.tick(other.at)
+    await other.upkeep.unack_requeuer.tick(other.at)
     await pass_time([other], well, other.at + 2000)
     assert len(well.callbacks) == 300
     await end(worker, sender)

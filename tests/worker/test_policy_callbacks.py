@@ -222,7 +222,7 @@ async def test_a_topic_may_change_between_push_and_pull(store: StoreFixture) -> 
     await worker.set_policy("order", deliver="pull")
     assert await worker.work() == 0
     await worker.set_policy("order", deliver="push")
-    await worker.resumer.tick(worker.at)
+    await worker.upkeep.resumer.tick(worker.at)
     worker.at += 1000
     await worker.work()
     assert sender.urls == [("a", OLD)]

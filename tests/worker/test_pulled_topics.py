@@ -38,7 +38,7 @@ async def test_the_write_of_the_policy_holds_the_topic_in_all_shards(store: Stor
     await worker.set_policy("order", deliver="pull")
     assert await wakes_of(store, "order") == [PAUSED] * len(store.keys.shards)
     await worker.set_policy("order", deliver="pull", claim_lease=60)
-    await worker.resumer.tick(NOW)
+    await worker.upkeep.resumer.tick(NOW)
     assert await worker.work() == 0
     assert await wakes_of(store, "order") == [PAUSED] * len(store.keys.shards)
     assert len(await pull(store)) == 3
@@ -97,7 +97,7 @@ async def test_a_worker_that_does_not_know_the_policy_yet_does_not_resume_the_to
     changes: list[dict[str, PolicyValue | None]] = [{"deliver": "pull"}, {"deliver": None, "paused": True}]
     for fields in changes:
         await store.new_policy_book().change(topic_scope("order"), partial(Settings.merge, fields=fields))
-        assert (await worker.resumer.tick(worker.at)).moved == 0
+        assert (await worker.upkeep.resumer.tick(worker.at)).moved == 0
         assert await wakes_of(store, "order") == [PAUSED] * len(store.keys.shards)
 
 
@@ -109,7 +109,7 @@ async def test_a_topic_that_is_pushed_again_is_delivered(store: StoreFixture) ->
     assert await worker.work() == 0
     await worker.set_policy("order", deliver=None)
     worker.at += 1000
-    await worker.resumer.tick(worker.at)
+    await worker.upkeep.resumer.tick(worker.at)
     assert await worker.work() == 1
     assert await worker.is_gone(task)
     await assert_sound(store)
@@ -121,7 +121,7 @@ async def test_a_topic_that_is_paused_and_pulled_stays_held_when_one_of_them_end
     await worker.set_policy("order", deliver="pull", paused=True, ramp=0)
     for change in ({"deliver": None}, {"deliver": "pull", "paused": None}):
         await worker.set_policy("order", **change)
-        await worker.resumer.tick(worker.at)
+        await worker.upkeep.resumer.tick(worker.at)
         assert await worker.work() == 0
 
 
@@ -143,10 +143,10 @@ async def test_many_pulled_topics_are_judged_once_for_each_change_of_the_policie
     monkeypatch.setattr(Policies, "for_topic", count)
     for _ in range(3):
         worker.at += 100
-        assert (await worker.resumer.tick(worker.at)).moved == 0
+        assert (await worker.upkeep.resumer.tick(worker.at)).moved == 0
     assert judged == Counter(names)
     await worker.set_namespace_policy("shop", deliver=None)
-    assert (await worker.resumer.tick(worker.at)).moved == len(names)
+    assert (await worker.upkeep.resumer.tick(worker.at)).moved == len(names)
 
 
 async def test_due_tasks_of_a_pulled_topic_cost_an_idle_worker_nothing(store: StoreFixture) -> None:
@@ -178,7 +178,7 @@ async def test_tasks_of_both_kinds_survive_push_pull_push_and_end_with_a_reason(
             await store.tasks.create(tasks)
             for worker in workers:
                 worker.at += 100
-                await worker.resumer.tick(worker.at)
+                await worker.upkeep.resumer.tick(worker.at)
                 await worker.work()
             if deliver == "pull":
                 some = await pull(store, limit=7, at=workers[0].at)
@@ -188,7 +188,7 @@ async def test_tasks_of_both_kinds_survive_push_pull_push_and_end_with_a_reason(
     for worker in workers:
         worker.at += 5000
         await worker.policies.read()
-        await worker.resumer.tick(worker.at)
+        await worker.upkeep.resumer.tick(worker.at)
     while await workers[0].work():
         pass
     contents = await assert_sound(store, workers[0].at)

@@ -32,7 +32,7 @@ async def pass_time(workers: list[ManualWorker], until: int, step: int = 20) -> 
             if at % 1000 < step:
                 await worker.policies.read()
             await worker.claimer.tick(at)
-            await worker.resumer.tick(at)
+            await worker.upkeep.resumer.tick(at)
         for worker in workers:
             await worker.deliveries.drain(60)
 
@@ -226,7 +226,7 @@ class TestPaused:
         await worker.set_policy("order", paused=True, ramp=0)
         await worker.work()
         await worker.set_policy("order", paused=False)
-        await worker.resumer.tick(NOW)
+        await worker.upkeep.resumer.tick(NOW)
         worker.at = NOW + 100
         await worker.work()
         assert len(sender.calls) == 80
@@ -343,10 +343,10 @@ async def test_a_topic_that_an_outdated_worker_holds_again_is_resumed_again(stor
     await worker.set_policy("order", paused=True, ramp=0)
     await worker.work()
     await worker.set_policy("order", paused=False)
-    await worker.resumer.tick(NOW)
+    await worker.upkeep.resumer.tick(NOW)
     await store.new_permits("late").hold_paused([("order", shard.index) for shard in store.keys.shards])
     worker.at = NOW + 500
-    await worker.resumer.tick(worker.at)
+    await worker.upkeep.resumer.tick(worker.at)
     await worker.work()
     assert len(sender.calls) == 5
 

@@ -100,9 +100,9 @@ class ManualWorker(Worker):
 
     async def tick(self) -> int:
         """Run one tick of each ticker; return how many tasks were claimed. Their deliveries go on."""
-        await self.expirer.tick(self.at)
-        await self.sweeper.tick(self.at)
-        for requeuer in (self.unack_requeuer, self.error_requeuer):
+        await self.upkeep.expirer.tick(self.at)
+        await self.upkeep.sweeper.tick(self.at)
+        for requeuer in (self.upkeep.unack_requeuer, self.upkeep.error_requeuer):
             await requeuer.tick(self.at)
         return (await self.claimer.tick(self.at)).moved
 
