@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from later.client.aio import AsyncClient
 from later.client.answers import AppliedPolicy, Enqueued, Explained, Info
 from later.client.calls import IfExistsValue, State, draft
+from later.client.connection_settings import ConnectionSettings, check_settings
 from later.core.durations import Seconds, to_seconds
 from later.core.errors import LaterError, NotConfigured, NotFound
 from later.core.task import Draft
@@ -47,10 +48,11 @@ class PolicyChange(NamedTuple):
 class Later(Handlers):
     """An application's handlers, which later calls at `callback`, and its client of the later at `url`.
 
-    `key` is an API key. Handlers without a namespace of their own are in `namespace`. With `signed`, calls must be
-    signed. `context` are the parts of the context that tasks carry to their handlers. `lifespan` makes the state of
-    handlers. Handlers that are not async run in `threads` threads. `patience`, `check` and `coalesce` are those of
-    `AsyncClient`. Nothing is connected, and no thread is started, before it is needed; no environment is read.
+    `key` is an API key, the file `ca` has authorities that are trusted besides the machine's. Handlers without a
+    namespace of their own are in `namespace`. With `signed`, calls must be signed. `context` are the parts of the
+    context that tasks carry to their handlers. `lifespan` makes the state of handlers. Handlers that are not async run
+    in `threads` threads. `patience`, `check` and `coalesce` are those of `AsyncClient`. Nothing is connected, and no
+    thread is started, before it is needed; no environment is read.
 
     Raises:
         Refused: `namespace` is no namespace.
@@ -61,6 +63,7 @@ class Later(Handlers):
         url: str | None = None,
         *,
         key: str | None = None,
+        ca: str | None = None,
         callback: str | None = None,
         namespace: str | None = None,
         signed: Signed | None = None,
@@ -74,6 +77,7 @@ class Later(Handlers):
         super().__init__(namespace=namespace)
         self._url = url
         self._key = key
+        self._ca = ca
         self._callback = callback
         self._signed = signed
         self._carried = tuple(context)
@@ -109,18 +113,21 @@ class Later(Handlers):
         *,
         url: str | None = None,
         key: str | None = None,
+        ca: str | None = None,
         callback: str | None = None,
         signed: Signed | None = None,
     ) -> None:
         """Set what was not known when the application was imported; what is None stays as it is.
 
         Raises:
-            RuntimeError: it was used already.
+            RuntimeError: it was used already; or it takes calls already, and `signed` would change which.
         """
-        if self._async_client is not None or self._sync_client is not None or self._receiver is not None:
+        is_receiving = self._receiver is not None and signed is not None
+        if self._async_client is not None or self._sync_client is not None or is_receiving:
             raise RuntimeError("configure comes before the first use")
         self._url = url or self._url
         self._key = key or self._key
+        self._ca = ca or self._ca
         self._callback = callback or self._callback
         self._signed = signed or self._signed
 
@@ -268,11 +275,31 @@ class Later(Handlers):
     # Connections and state
 
     @property
+    def url(self) -> str | None:
+        """The URL of later, if it was given."""
+        return self._url
+
+    @property
+    def key(self) -> str | None:
+        """The API key, if it was given."""
+        return self._key
+
+    @property
+    def connection(self) -> ConnectionSettings:
+        """The settings of its clients. Raises NotConfigured; ConfigError: the URL or the key is none."""
+        return check_settings(self._needed_url(), self._key, self._ca, self._patience)
+
+    @property
     def client(self) -> AsyncClient:
         """The client of this application. Raises NotConfigured: it does not know where later is."""
         if self._async_client is None:
             self._async_client = AsyncClient(
-                self._needed_url(), key=self._key, patience=self._patience, check=self._check, coalesce=self._coalesce
+                self._needed_url(),
+                key=self._key,
+                ca=self._ca,
+                patience=self._patience,
+                check=self._check,
+                coalesce=self._coalesce,
             )
         return self._async_client
 
@@ -291,7 +318,7 @@ class Later(Handlers):
                 from later.client.sync import Client  # noqa: PLC0415  # most applications have an event loop
 
                 self._sync_client = Client(
-                    self._needed_url(), key=self._key, patience=self._patience, check=self._check
+                    self._needed_url(), key=self._key, ca=self._ca, patience=self._patience, check=self._check
                 )
             return self._sync_client
         raise RuntimeError("this would block the event loop: await the method without _sync")

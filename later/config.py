@@ -90,6 +90,8 @@ class Config:
     log_format: str
     log_level: str
     url: str
+    url_given: bool
+    """True if --url was given. Otherwise an application may know another."""
     key_file: str | None
     wait_ms: int
 
@@ -173,7 +175,8 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     if others["lease_ms"] is None:
         others["lease_ms"] = policy.timeout_ms + DEFAULT_LEASE_MARGIN_MS
     redis, data = _choose_store(command, settings.get("redis"), settings.get("data"))
-    others |= {"redis_given": redis, "data_given": data, "health_given": "health" in settings, "root_key": None}
+    others |= {"redis_given": redis, "data_given": data, "health_given": "health" in settings}
+    others |= {"url_given": "url" in settings, "root_key": None}
     config = Config(command=command, policy=policy, receivers=receivers, **others)
     _check_combinations(config, settings)
     return config

@@ -43,7 +43,10 @@ WORKER_COMMANDS = frozenset({"up", "worker"})
 GUARD_COMMANDS = DAEMON_COMMANDS | {"check"}
 CLIENT_COMMANDS = frozenset({"create", "query", "delete"})
 """Commands that call the API. Those that are not named here have the options of `query`."""
-ALL_COMMANDS = STORE_COMMANDS | GUARD_COMMANDS | CLIENT_COMMANDS
+CONNECTED_COMMANDS = CLIENT_COMMANDS | {"run"}
+"""Commands that are told where the API is."""
+LOGGING_COMMANDS = DAEMON_COMMANDS | {"run"}
+ALL_COMMANDS = STORE_COMMANDS | GUARD_COMMANDS | CONNECTED_COMMANDS
 
 
 class Option(NamedTuple):
@@ -160,7 +163,7 @@ OPTIONS = (
     Option("guard-deny", "guard_deny", many(parse_network, "LIST"), "none", GUARD_COMMANDS,
            "Networks and addresses that callbacks may not be to, whatever --guard-allow says; repeatable."),
     Option("https-only", "https_only", switch, "off", GUARD_COMMANDS, "Refuse callbacks that are not https."),
-    Option("ca", "ca", file_name, "none", WORKER_COMMANDS | CLIENT_COMMANDS,
+    Option("ca", "ca", file_name, "none", WORKER_COMMANDS | CONNECTED_COMMANDS,
            "File of authorities' certificates (PEM) to trust besides the machine's, in calls of https URLs."),
     Option("drain", "drain_ms", duration(0), "30s", DAEMON_COMMANDS,
            "How long a stop waits for deliveries and requests in progress."),
@@ -168,12 +171,12 @@ OPTIONS = (
            "Largest request body, in bytes or with KiB or MiB; at most 16MiB."),
     Option("max-pending-writes", "max_pending_writes", integer(1, 10_000_000), "10000", API_COMMANDS,
            "Most tasks that may wait for a slow store, per process; beyond that, requests are answered 503."),
-    Option("log-format", "log_format", choice("console", "json"), "console", DAEMON_COMMANDS,
+    Option("log-format", "log_format", choice("console", "json"), "console", LOGGING_COMMANDS,
            "Format of the log: console for people, json for machines."),
-    Option("log-level", "log_level", choice("debug", "info", "warning", "error"), "info", DAEMON_COMMANDS,
+    Option("log-level", "log_level", choice("debug", "info", "warning", "error"), "info", LOGGING_COMMANDS,
            "Lowest level that is logged; events of single tasks are at debug."),
-    Option("url", "url", http_url, "http://127.0.0.1:8080", CLIENT_COMMANDS, "URL of later's API."),
-    Option("key-file", "key_file", file_name, "none", CLIENT_COMMANDS,
+    Option("url", "url", http_url, "http://127.0.0.1:8080", CONNECTED_COMMANDS, "URL of later's API."),
+    Option("key-file", "key_file", file_name, "none", CONNECTED_COMMANDS,
            "Regular file with the API key on its first line, no pipe; the key itself can be in LATER_KEY."),
     Option("wait", "wait_ms", duration(100, 3_600_000), "30s", CLIENT_COMMANDS,
            "How long to wait for the API's answer."),

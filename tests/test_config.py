@@ -146,7 +146,7 @@ def a_command_with(option: Option) -> str:
 
 
 def test_every_option_has_samples_and_a_field_of_its_own() -> None:
-    derived = {"command", "redis_given", "data_given", "health_given", "root_key", "receivers"}
+    derived = {"command", "redis_given", "data_given", "health_given", "url_given", "root_key", "receivers"}
     own = [option.field for option in OPTIONS if not option.in_policy]
     in_policy = [option.field for option in OPTIONS if option.in_policy]
     assert list(SAMPLES) == NAMES
@@ -181,7 +181,7 @@ def test_the_defaults_are_as_documented() -> None:
         signing_key=None, guard="auto", guard_allow=frozenset(), guard_deny=frozenset(), https_only=False,
         drain_ms=30_000,
         max_body=1_048_576, max_pending_writes=10_000, log_format="console", log_level="info", url="http://127.0.0.1:8080",
-        key_file=None,
+        url_given=False, key_file=None,
         wait_ms=30_000,
     )  # fmt: skip
 

@@ -80,6 +80,8 @@ def config_options(command_name: str, only: Collection[str] | None = None) -> Ca
                 default = "the embedded store"
             elif option.name == "data" and command_name != "up":
                 default = "none: --redis applies"
+            elif option.name == "url" and command_name == "run":
+                default = "the application's"
             help = f"{option.help}  [default: {default}; {option.variable}]"
             form: dict[str, Any] = {}
             if option.type.is_list:
