@@ -23,13 +23,14 @@ from later.client.answers import (
     JobTotals,
     TopicInfo,
 )
+from later.client.backend import NETWORK, AsyncSession, Backend
 from later.client.batch_call import BatchItem, BatchRun, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
 from later.client.calls import IfExistsValue, MovedTasks, State
-from later.client.connection_settings import ConnectionSettings, check_settings, forget_after_fork
+from later.client.connection_settings import check_settings, forget_after_fork
 from later.client.create_queue import CreateQueue
-from later.client.machine_clock import monotonic_s, wall_ms, wall_time
+from later.client.machine_clock import monotonic_s
 from later.client.policy_check import (
     AppliedPolicies,
     callback_refusals,
@@ -50,10 +51,8 @@ Item = TypeVar("Item")
 class _LoopState:
     """The state of a client in one event loop: a session, creates that wait to be sent, reads of policies under way."""
 
-    def __init__(self, settings: ConnectionSettings, creates: CreateQueue) -> None:
-        from later.client.aio_session import AioSession  # noqa: PLC0415  # aiohttp takes 0.2 s to import
-
-        self.session = AioSession(settings)
+    def __init__(self, session: AsyncSession, creates: CreateQueue) -> None:
+        self.session = session
         self.creates = creates
         self.reads: dict[str, asyncio.Task[Policies | None]] = {}
 
@@ -79,9 +78,12 @@ class AsyncClient:
         patience: Seconds = 10,
         check: bool = True,
         coalesce: bool = True,
+        backend: Backend = NETWORK,
     ) -> None:
         """Raises ConfigError: `url` or `key` is none."""
         self._settings = check_settings(url, key, ca, patience)
+        self._backend = backend
+        self._wall_ms = backend.wall_ms
         self._check = check
         self._coalesce = coalesce
         self._policies = AppliedPolicies()
@@ -130,13 +132,13 @@ class AsyncClient:
         for position, draft in given.items():
             try:
                 fitted = await self._fit_policy(draft)
-                items.append(calls.create_item(fitted, wall_ms()))
+                items.append(calls.create_item(fitted, self._wall_ms()))
                 sent[position] = fitted
             except Refused as error:
                 errors[position] = error
         results = calls.with_errors(await self._create_batch(items), errors)
         refitted = await self._refit(given, sent, dict(enumerate(results)))
-        items = [calls.create_item(draft, wall_ms()) for draft in refitted.values()]
+        items = [calls.create_item(draft, self._wall_ms()) for draft in refitted.values()]
         again: Results[Enqueued]
         try:
             again = await self._create_batch(items)
@@ -208,7 +210,7 @@ class AsyncClient:
         return await self._move(
             calls.redrive(
                 id=id, topic=topic, reason=reason, died_after=died_after,
-                died_before=died_before or wall_time(), rate=rate,
+                died_before=died_before or calls.end_of_ms(self._wall_ms()), rate=rate,
             )
         )  # fmt: skip
 
@@ -319,7 +321,9 @@ class AsyncClient:
         if state is None:
             for closed in [other for other in [*self._loops] if other.is_closed()]:  # other threads add theirs
                 self._loops.pop(closed, None)
-            state = self._loops[loop] = _LoopState(self._settings, CreateQueue(self._create, self._create_batch))
+            state = self._loops[loop] = _LoopState(
+                self._backend.open_session(self._settings), CreateQueue(self._create, self._create_batch)
+            )
         return state
 
     # Sending
@@ -341,10 +345,10 @@ class AsyncClient:
 
     async def _attempt(self, call: Call[Answer], left_s: float) -> Answer:
         reply = await self._loop().session.exchange(call, attempt_timeout_s(left_s, call))
-        return read(call, reply.status, reply.retry_after, reply.body, wall_ms())
+        return read(call, reply.status, reply.retry_after, reply.body, self._wall_ms())
 
     async def _create_fitted(self, draft: Draft) -> Enqueued:
-        item = calls.create_item(draft, wall_ms())
+        item = calls.create_item(draft, self._wall_ms())
         is_alone = not self._coalesce or item.exclusive  # others of its batch could not be sent again
         return await (self._create(item) if is_alone else self._loop().creates.create(item))
 
@@ -387,10 +391,10 @@ class AsyncClient:
         is_known, policies = self._policies.find(topic, monotonic_s())
         if not is_known:
             policies = await self._read_policy(topic)
-        refusal = policy_refusal(fit_draft(draft, policies), policies, wall_ms())
+        refusal = policy_refusal(fit_draft(draft, policies), policies, self._wall_ms())
         if refusal is not None and is_known:
             policies = await self._read_policy(topic)
-            refusal = policy_refusal(fit_draft(draft, policies), policies, wall_ms())
+            refusal = policy_refusal(fit_draft(draft, policies), policies, self._wall_ms())
         if refusal is not None:
             raise refusal
         return fit_draft(draft, policies)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -240,6 +240,11 @@ def redrive(
         return Call("/redrive", _read_moved_once, given(id=id), task_id=id)
     fields = given(id=id, topic=topic, rate=rate, **_deaths(reason, died_after, died_before), limit=CHUNK_SIZE)
     return _move("/redrive", fields)
+
+
+def end_of_ms(now: int) -> datetime:
+    """Return the time before which lies what has happened by `now` (ms)."""
+    return datetime.fromtimestamp((now + 1) / 1000, UTC)
 
 
 def purge(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 
 monotonic_s = time.monotonic
 wall_s = time.time
@@ -12,7 +11,3 @@ wall_s = time.time
 def wall_ms() -> int:
     """Return this machine's time in ms since the Unix epoch."""
     return time.time_ns() // 1_000_000
-
-
-def wall_time() -> datetime:
-    return datetime.now(UTC)

@@ -25,13 +25,13 @@ from later.client.answers import (
     JobTotals,
     TopicInfo,
 )
+from later.client.backend import NETWORK, Backend, ThreadConnection
 from later.client.batch_call import BatchItem, BatchRun, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
 from later.client.calls import IfExistsValue, MovedTasks, State
 from later.client.connection_settings import check_settings, forget_after_fork
-from later.client.http import ApiClient
-from later.client.machine_clock import monotonic_s, wall_ms, wall_s, wall_time
+from later.client.machine_clock import monotonic_s
 from later.client.policy_check import (
     AppliedPolicies,
     callback_refusals,
@@ -58,15 +58,25 @@ class Client:
     It reads no environment, uses no proxy and follows no redirects. Connections are opened by the first calls. `key` is
     an API key, `ca` a file of authorities that are trusted besides the machine's. A call that fails is sent again for
     up to `patience`, if that is safe. With `check`, a create that its topic's policy would refuse is refused unsent.
+    A test may give another `backend` than the network.
 
     Every method raises LaterError: Refused, NotFound, Conflict, or Unavailable after `patience`.
     """
 
     def __init__(
-        self, url: str, *, key: str | None = None, ca: str | None = None, patience: Seconds = 10, check: bool = True
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        ca: str | None = None,
+        patience: Seconds = 10,
+        check: bool = True,
+        backend: Backend = NETWORK,
     ) -> None:
         """Raises ConfigError: `url` or `key` is none."""
         self._settings = check_settings(url, key, ca, patience)
+        self._backend = backend
+        self._wall_ms = backend.wall_ms
         self._check = check
         self._policies = AppliedPolicies()
         self._forget()
@@ -125,13 +135,13 @@ class Client:
         for position, draft in given.items():
             try:
                 fitted = self._fit_policy(draft)
-                items.append(calls.create_item(fitted, wall_ms()))
+                items.append(calls.create_item(fitted, self._wall_ms()))
                 sent[position] = fitted
             except Refused as error:
                 errors[position] = error
         results = calls.with_errors(self._send_batch("/create/batch", items), errors)
         refitted = self._refit(given, sent, dict(enumerate(results)))
-        items = [calls.create_item(draft, wall_ms()) for draft in refitted.values()]
+        items = [calls.create_item(draft, self._wall_ms()) for draft in refitted.values()]
         again: Results[Enqueued]
         try:
             again = self._send_batch("/create/batch", items)
@@ -215,7 +225,7 @@ class Client:
         return self._move(
             calls.redrive(
                 id=id, topic=topic, reason=reason, died_after=died_after,
-                died_before=died_before or wall_time(), rate=rate,
+                died_before=died_before or calls.end_of_ms(self._wall_ms()), rate=rate,
             )
         )  # fmt: skip
 
@@ -333,15 +343,13 @@ class Client:
 
     def _forget(self) -> None:
         self._local = threading.local()
-        self._connections: weakref.WeakSet[ApiClient] = weakref.WeakSet()
+        self._connections: weakref.WeakSet[ThreadConnection] = weakref.WeakSet()
 
-    def _connection(self) -> ApiClient:
+    def _connection(self) -> ThreadConnection:
         """Return the connection of this thread. Raises ConfigError: `ca` cannot be read."""
-        connection: ApiClient | None = getattr(self._local, "connection", None)
+        connection: ThreadConnection | None = getattr(self._local, "connection", None)
         if connection is None:
-            settings = self._settings
-            connection = ApiClient(settings.url, settings.patience_s, wall_s, settings.key, settings.ca)
-            self._local.connection = connection
+            connection = self._local.connection = self._backend.open_connection(self._settings)
             self._connections.add(connection)
         return connection
 
@@ -365,10 +373,10 @@ class Client:
     def _attempt(self, call: Call[Answer], left_s: float) -> Answer:
         timeout_s = attempt_timeout_s(left_s, call)
         reply = self._connection().exchange(call.method, call.path, call.body, call.content_type, timeout_s)
-        return read(call, reply.status, reply.retry_after, reply.body, wall_ms())
+        return read(call, reply.status, reply.retry_after, reply.body, self._wall_ms())
 
     def _create_fitted(self, draft: Draft) -> Enqueued:
-        return self._send(calls.create(calls.create_item(draft, wall_ms())))
+        return self._send(calls.create(calls.create_item(draft, self._wall_ms())))
 
     def _send_batch(self, path: str, items: Sequence[BatchItem[Answer]]) -> Results[Answer]:
         run = BatchRun(path, items)
@@ -402,10 +410,10 @@ class Client:
         is_known, policies = self._policies.find(topic, monotonic_s())
         if not is_known:
             policies = self._fetch_policy(topic)
-        refusal = policy_refusal(fit_draft(draft, policies), policies, wall_ms())
+        refusal = policy_refusal(fit_draft(draft, policies), policies, self._wall_ms())
         if refusal is not None and is_known:
             policies = self._fetch_policy(topic)
-            refusal = policy_refusal(fit_draft(draft, policies), policies, wall_ms())
+            refusal = policy_refusal(fit_draft(draft, policies), policies, self._wall_ms())
         if refusal is not None:
             raise refusal
         return fit_draft(draft, policies)

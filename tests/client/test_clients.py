@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from later.client import AsyncClient, Client, aio, connection_settings, draft, policy_check, sync
+from later.client.aio_session import AioSession
 from later.core.api_keys import make_key_text
 from later.core.errors import (
     CallFailed,
@@ -289,8 +290,9 @@ async def test_a_child_process_forgets_the_sessions_of_its_parent() -> None:
     with stub_server(StubAnswer(200, {"id": "a"}), protocol="HTTP/1.1") as server:
         async with AsyncClient(server.url) as client:
             await client.delete("a")
-            states = list(client._loops.values())
-            connector = states[0].session._session.connector
+            [state] = client._loops.values()
+            assert isinstance(state.session, AioSession)
+            connector = state.session._session.connector
             connection_settings._forget_all()
             await client.delete("a")
         assert server.connections == 2
