@@ -51,9 +51,9 @@ from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, Sign, 
 from later.core.reply import Reply, parse_reply
 from later.core.retry import OutcomeKind
 from later.core.signing import KeyRing, Master, SecretScope
+from later.core.task_view import DeadLetterView, LastErrorView, TaskView
 from later.metrics import Metrics
 from later.option_table import OPTIONS
-from later.store.task_view import DeadLetterView, LastErrorView, TaskView
 from later.store.url import PASSWORD, PASSWORD_FILE
 from tests.builders import NOW, a_task
 from tests.cases import each_case

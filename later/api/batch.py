@@ -32,9 +32,9 @@ from later.api.response_schemas import (
     BatchQueryResponse,
     CreateResponse,
     JobResponse,
+    created_warning,
     deletion_view,
     due_time,
-    expiry_warning,
 )
 from later.api.routes import AUTHORIZATION
 from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
@@ -343,7 +343,7 @@ def _preview(task: Task | Refused) -> CreateResponse | BatchItemError:
     if isinstance(task, Refused):
         return BatchItemError(error_body(task))
     return CreateResponse(
-        id=task.id, due_at=rfc3339(task.execute_at), created=False, warning=expiry_warning(task, created=True)
+        id=task.id, due_at=rfc3339(task.execute_at), created=False, warning=created_warning(task, created=True)
     )
 
 
@@ -358,5 +358,5 @@ def _create_result(task: Task | Refused, answer: CreateResult | LaterError) -> C
         due_at=due_time(task, answer),
         created=created,
         updated=isinstance(answer, UpdatedTask) or UNSET,
-        warning=expiry_warning(task, created),
+        warning=created_warning(task, created),
     )

@@ -30,10 +30,10 @@ from later.core.audit_event import AuditAction
 from later.core.errors import LaterError, PolicyRefusal, Refused
 from later.core.policy import MIN_RATE
 from later.core.task_names import id_of
+from later.core.task_view import task_view
 from later.core.validation import parse_topic, refusal
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
-from later.store.task_view import task_view
 from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
 
 

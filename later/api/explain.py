@@ -18,11 +18,11 @@ from later.core.origin import Origin
 from later.core.policy import Policy
 from later.core.policy_scopes import Level, topic_scope
 from later.core.task import Task
+from later.core.task_view import last_error_view
 from later.core.validation import parse_topic
 from later.store.keys import Bucket
 from later.store.open import Store
 from later.store.stats import HEARTBEAT_TIMEOUT_MS
-from later.store.task_view import last_error_view
 from later.store.types import BucketRange, TaskRecord
 
 SAMPLE = 100

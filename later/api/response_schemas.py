@@ -6,14 +6,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from later.api.problems import ErrorBody
+from later.core.admit import expiry_warning
 from later.core.clock import rfc3339
 from later.core.lease import encode_lease
 from later.core.task import Task
+from later.core.task_view import DeadLetterView, LastErrorView, dead_letter_view, last_error_view
 from later.store.pull_plan import PulledTask
-from later.store.task_view import DeadLetterView, LastErrorView, dead_letter_view, last_error_view
 from later.store.types import CreateResult, Deletion
-
-EXPIRES_BEFORE_DUE = "The task will expire before it is due and never be delivered."
 
 
 class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,10 +168,9 @@ def due_time(task: Task, result: CreateResult) -> str | UnsetType:
     return UNSET if due_at is None else rfc3339(due_at)
 
 
-def expiry_warning(task: Task, created: bool) -> str | UnsetType:
+def created_warning(task: Task, created: bool) -> str | UnsetType:
     """Return a warning if a task was created that expires before it is due, otherwise UNSET."""
-    expires_first = task.expires_at is not None and task.expires_at <= task.execute_at
-    return EXPIRES_BEFORE_DUE if created and expires_first else UNSET
+    return (expiry_warning(task) if created else None) or UNSET
 
 
 def claimed_task_view(pulled: PulledTask) -> ClaimedTaskView:

@@ -15,7 +15,7 @@ from aiohttp import web
 from later.api.json_response import JsonResponse
 from later.api.problems import ErrorBody
 from later.core.errors import TooManyWaiting
-from later.store.task_view import task_view
+from later.core.task_view import task_view
 from later.store.types import TaskRecord
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024

@@ -13,17 +13,17 @@ from later.api.due_signals import DueSignals
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
-from later.api.response_schemas import CreateResponse, deletion_view, due_time, expiry_warning
+from later.api.response_schemas import CreateResponse, created_warning, deletion_view, due_time
 from later.api.task_creation import carry_out_counted, create_tasks
 from later.core.admit import admit
 from later.core.errors import PolicyRefusal, Refused
 from later.core.if_exists import Creation, creation_of
 from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
+from later.core.task_view import task_view
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
-from later.store.task_view import task_view
 from later.store.types import CreateResult, UpdatedTask
 
 
@@ -79,7 +79,7 @@ class TaskHandlers:
                 due_at=due_time(task, result),
                 created=created if task.own_id else UNSET,
                 updated=isinstance(result, UpdatedTask) or UNSET,
-                warning=expiry_warning(task, created),
+                warning=created_warning(task, created),
             )
         )
 

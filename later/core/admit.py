@@ -28,6 +28,7 @@ from later.core.validation import (
 
 _RESERVED_TOPICS = f"{RESERVED_NAMESPACE}/"
 """The beginning of the names of reserved topics. The topic `later` itself is in the namespace `default`."""
+EXPIRES_BEFORE_DUE = "The task will expire before it is due and never be delivered."
 _MISSING_CALLBACK = "only a topic with deliver pull has tasks without, or one whose policy has a callback"
 
 
@@ -156,3 +157,8 @@ def resolve_remember_ms(remember: float, own_id: str | None) -> int:
     if own_id is None:
         raise Refused("remember: expected it with an id of your own, because no other is remembered", "remember")
     return min(to_milliseconds(remember), MAX_TTL_MS)
+
+
+def expiry_warning(task: Task) -> str | None:
+    """Return a warning if a task expires before it is due."""
+    return EXPIRES_BEFORE_DUE if task.expires_at is not None and task.expires_at <= task.execute_at else None

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from later.core.clock import rfc3339
+from later.core.errors import UnreadableBody
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
-from later.store.keys import Bucket
-from later.store.types import TaskRecord
+
+DEAD = "dead"
+DONE = "done"
+
+
+class StoredRecord(Protocol):
+    """A task where it is stored. `task` is the error if its body cannot be decoded."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def task(self) -> Task | UnreadableBody: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def due_at(self) -> int: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def failure(self) -> Failure | None: ...
 
 
 class LastErrorView(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,24 +81,36 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: DeadLetterView | UnsetType = UNSET
 
 
-def task_view(record: TaskRecord) -> TaskView:
+def task_view(record: StoredRecord) -> TaskView:
     """Return the view of a task for a query's answer."""
+    return _view(record, record.state, record.due_at, record.failure)
+
+
+def ended_view(record: StoredRecord, verdict: Verdict) -> TaskView:
+    """Return the view of a task as it ends by a verdict: dead, as a query answers it then, or done."""
+    view = _view(record, DEAD, verdict.at, verdict.failure or record.failure)
+    if verdict.target is SettleTarget.DEAD:
+        return view
+    return msgspec.structs.replace(view, state=DONE, done_at=view.died_at, died_at=UNSET, last_error=None)
+
+
+def _view(record: StoredRecord, state: str, at: int, failure: Failure | None) -> TaskView:
+    """Return the view of a task in this state, in which it is due, or has died, `at` this time (ms)."""
     task = record.task if isinstance(record.task, Task) else None
-    is_dead, score_time = record.state is Bucket.DEAD, rfc3339(record.due_at)
     return TaskView(
         id=record.id,
         topic=record.topic,
-        execute_time=record.execute_time_s,
+        execute_time=execute_time_s(task),
         max_retry=None if task is None else task.max_retry,
-        has_retry=record.retries_used,
+        has_retry=retries_used(task, failure),
         callback=(task and task.callback) or None,
         content=None if task is None else task.content,
-        creat_time=record.created_time_s,
-        state=record.state.value,
-        due_at=UNSET if is_dead else score_time,
-        died_at=score_time if is_dead else UNSET,
+        creat_time=created_time_s(task),
+        state=state,
+        due_at=UNSET if state == DEAD else rfc3339(at),
+        died_at=rfc3339(at) if state == DEAD else UNSET,
         attempts=record.attempts,
-        last_error=last_error_view(record.failure, task),
+        last_error=last_error_view(failure, task),
         headers=UNSET if task is None or not task.headers else list(task.headers),
         context=UNSET if task is None or not task.context else list(task.context),
         expires_at=UNSET if task is None or task.expires_at is None else rfc3339(task.expires_at),
@@ -83,14 +118,20 @@ def task_view(record: TaskRecord) -> TaskView:
     )
 
 
-def ended_view(record: TaskRecord, verdict: Verdict) -> TaskView:
-    """Return the view of a task as it ends by a verdict: dead, as a query answers it then, or done."""
-    failure = verdict.failure or record.failure
-    ended = msgspec.structs.replace(record, state=Bucket.DEAD, score=verdict.at, failure=failure, first_due_at=None)
-    view = task_view(ended)
-    if verdict.target is SettleTarget.DEAD:
-        return view
-    return msgspec.structs.replace(view, state="done", done_at=view.died_at, died_at=UNSET, last_error=None)
+def execute_time_s(task: Task | None) -> int | None:
+    """Return when a task was first meant to run, in whole Unix seconds, rounded up; None if it cannot be read."""
+    return None if task is None else -(-task.execute_at // 1000)
+
+
+def created_time_s(task: Task | None) -> int | None:
+    """Return when a task was created, in whole Unix seconds; None if it cannot be read."""
+    return None if task is None else task.created_at // 1000
+
+
+def retries_used(task: Task | None, failure: Failure | None) -> int:
+    """Return the number of retries used up: the failures so far, except the last, which no retry followed."""
+    failures = failure.failures if failure else 0
+    return failures if task is None else min(failures, task.max_retry)
 
 
 def last_error_view(failure: Failure | None, task: Task | None) -> LastErrorView | None:

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from later.core.edit import edit, renew_ttl
 from later.core.errors import Conflict, InFlight, LaterError, NotFound, StoreDown, UnreadableBody
+from later.core.state_conflicts import edit_conflict, not_pending, redrive_conflict, run_now_conflict
 from later.core.task import Task, encode_task, pack_id
 from later.core.task_names import id_of, pack_remembered
 from later.store import scripts
@@ -140,7 +141,7 @@ class Edits:
                 if isinstance(found, TaskRecord) and not (leave_ended and found.state is Bucket.DEAD):
                     results[name] = Deletion(found.id, in_flight=found.state is Bucket.UNACK)
                 elif isinstance(found, TaskRecord):
-                    results[name] = _not_pending(found.id)
+                    results[name] = not_pending(found.id)
                 elif isinstance(found, NotFound) and found.ended and not leave_ended:
                     results[name] = Deletion(found.task_id, ended=True)
                 else:
@@ -253,7 +254,7 @@ def _parse_deletion(id: str, code: int) -> Deletion | Conflict | None:
     if code == OTHER_BODY:
         return None
     if code == LEFT:
-        return _not_pending(id)
+        return not_pending(id)
     return InFlight(f"the task {id!r} is in flight") if code == LEASED else Deletion(id, in_flight=code == IN_FLIGHT)
 
 
@@ -274,10 +275,6 @@ def _first_occurrences(ids: Sequence[str], answers: Sequence[Deletion | LaterErr
         answer if first[name] == n else NotFound(id_of(name))
         for n, (name, answer) in enumerate(zip(ids, answers, strict=True))
     ]
-
-
-def _not_pending(id: str) -> Conflict:
-    return Conflict(f"the task {id!r} is dead: it is not pending")
 
 
 def _id(item: TaskEdit | str) -> str:
@@ -305,16 +302,7 @@ def _update_verb() -> _Verb[TaskEdit]:
                 arguments.append("" if task.expires_at is None else task.expires_at)
         return scripts.UPDATE.call(keys, arguments)
 
-    def explain(found: TaskRecord) -> Result:
-        if found.state is Bucket.DEAD:
-            return Conflict(f"task {found.id!r} is dead: /redrive or /run-now bring it back, then it can be edited")
-        return not_editable(found.id)
-
-    return _Verb("update", decide, build, explain)
-
-
-def not_editable(id: str) -> InFlight:
-    return InFlight(f"task {id!r} is in flight: it can be edited if its delivery fails, or deleted now")
+    return _Verb("update", decide, build, lambda found: edit_conflict(found.id, found.state))
 
 
 def _run_now_verb(now: int) -> _Verb[str]:
@@ -330,7 +318,7 @@ def _run_now_verb(now: int) -> _Verb[str]:
     def explain(found: TaskRecord) -> Result:
         if found.state is Bucket.DEAD:
             return found  # to be redriven
-        return InFlight(f"task {found.id!r} is in flight: it runs already")
+        return run_now_conflict(found.id)
 
     return _Verb("run_now", lambda _, stored: _Change(stored, stored.task, now), build, explain)
 
@@ -346,10 +334,4 @@ def _redrive_verb(now: int) -> _Verb[str]:
             redrives.append(Redrive(pack_id(seen.name), None, now, seen.raw, new))
         return redrive_command(*target, redrives)
 
-    def explain(found: TaskRecord) -> Result:
-        where = "in flight" if found.state is Bucket.UNACK else f"in {found.state}"
-        advice = "wait for what its delivery comes to" if found.state is Bucket.UNACK else "/run-now makes it due now"
-        conflict = InFlight if found.state is Bucket.UNACK else Conflict
-        return conflict(f"task {found.id!r} is {where}, not dead: {advice}")
-
-    return _Verb("redrive", decide, build, explain)
+    return _Verb("redrive", decide, build, lambda found: redrive_conflict(found.id, found.state))

@@ -18,13 +18,13 @@ from later.core.policy import PULL
 from later.core.policy_scopes import Policies
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, encode_task, new_id, pack_id
+from later.core.task_view import ended_view
 from later.store.client import StoreClient
 from later.store.due_notices import DueNotices
 from later.store.expiry import Expiry
 from later.store.fanout import MAX_READ_BYTES, split_by_weight
 from later.store.keys import Bucket, Keys, Shard, ShardTopic
 from later.store.scripts import MAX_TASKS, WITH_FOLLOW_UPS, Argument, Command
-from later.store.task_view import ended_view
 from later.store.tasks import SettleArguments, Tasks, settle_answers, settlement_arguments
 from later.store.types import Claim, ExpiredTask, Settlement, TaskRecord
 

@@ -213,22 +213,6 @@ class TaskRecord(msgspec.Struct, frozen=True):
         """The time at which it is due, or was: its score, unless it was put back. In dead, its time of death."""
         return self.score if self.first_due_at is None else self.first_due_at
 
-    @property
-    def execute_time_s(self) -> int | None:
-        """The time for which the task was scheduled first, in whole Unix seconds, rounded up; None if unreadable."""
-        return -(-self.task.execute_at // 1000) if isinstance(self.task, Task) else None
-
-    @property
-    def created_time_s(self) -> int | None:
-        """The time at which the task was created, in whole Unix seconds; None if unreadable."""
-        return self.task.created_at // 1000 if isinstance(self.task, Task) else None
-
-    @property
-    def retries_used(self) -> int:
-        """The number of retries used up: the failures so far, except the last, which no retry followed."""
-        failures = self.failure.failures if self.failure else 0
-        return min(failures, self.task.max_retry) if isinstance(self.task, Task) else failures
-
 
 class BucketRange(NamedTuple):
     """A range of one of a topic's buckets: scores (ms) from `since` on and below `before` (None: no bound).

@@ -14,12 +14,12 @@ import msgspec
 from later.core.edit import edit
 from later.core.errors import Conflict, LaterError, Refused, StoreDown
 from later.core.if_exists import Upsert
+from later.core.state_conflicts import edit_conflict, other_topic_conflict
 from later.core.task import Task, encode_task, pack_id
 from later.core.task_names import name_of, pack_remembered
 from later.store import scripts
 from later.store.client import StoreClient
 from later.store.codec import StoredTask, in_no_bucket
-from later.store.edits import not_editable
 from later.store.fanout import fan_out
 from later.store.keys import Bucket, Keys, ShardTopic
 from later.store.lookup import Lookup, apply_in_order
@@ -113,8 +113,7 @@ def _plan(upsert: Upsert, seen: StoredTask | None) -> _Plan:
     if old.topic != new.topic:
         if old.death is not None and old.death.topic == new.topic:
             return _Plan(upsert, seen)
-        there = f"the task {new.id!r} is of the topic {old.topic!r}: no edit moves it to {new.topic!r}"
-        return _Plan(upsert, seen, refused=Conflict(there))
+        return _Plan(upsert, seen, refused=other_topic_conflict(new.id, old.topic, new.topic))
     try:
         edited = edit(old, upsert.changes, upsert.policies, new.created_at)
     except Refused as error:
@@ -156,5 +155,5 @@ def _result(plan: _Plan, code: int, due_at: bytes) -> CreateResult | LaterError 
     if code == EDITED:
         return UpdatedTask(int(float(due_at)))
     if code == IN_FLIGHT:
-        return not_editable(id)
+        return edit_conflict(id, Bucket.UNACK)
     return plan.refused if code == REFUSED and plan.refused is not None else in_no_bucket(id)

@@ -17,11 +17,11 @@ from later.core.policy import DEFAULT_POLICY
 from later.core.policy_scopes import Policies, Settings, namespace_scope, topic_scope
 from later.core.retry import Failure, Nack, SettleTarget, Verdict, expiry_failure
 from later.core.task import Task, encode_task, pack_id
+from later.core.task_view import task_view
 from later.store.fanout import MAX_READ_BYTES
 from later.store.keys import Bucket
 from later.store.pulls import LeaseNack
 from later.store.scripts import MAX_TASKS
-from later.store.task_view import task_view
 from later.store.types import Claim, Settlement, TaskRecord
 from tests.builders import NOW, a_task
 from tests.store.inspection import (

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from later.core.errors import Refused
 from later.core.task import Task
+from later.core.task_view import created_time_s, execute_time_s, retries_used
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
 
@@ -54,12 +55,12 @@ def batch_from_records(records: Sequence[TaskRecord], schema: pa.Schema = SCHEMA
     columns: dict[str, Callable[[], list[Any]]] = {
         "id": lambda: [record.id for record in records],
         "topic": lambda: [record.topic for record in records],
-        "execute_time": lambda: [record.execute_time_s for record in records],
+        "execute_time": lambda: [execute_time_s(task) for task in tasks],
         "max_retry": lambda: [task and task.max_retry for task in tasks],
-        "has_retry": lambda: [record.retries_used for record in records],
+        "has_retry": lambda: [retries_used(task, record.failure) for task, record in zip(tasks, records, strict=True)],
         "callback": lambda: [(task and task.callback) or None for task in tasks],
         "content": lambda: [task and task.content for task in tasks],
-        "creat_time": lambda: [record.created_time_s for record in records],
+        "creat_time": lambda: [created_time_s(task) for task in tasks],
         "state": lambda: [record.state.value for record in records],
         "due_at": lambda: [None if record.state is Bucket.DEAD else record.due_at * 1000 for record in records],
         "died_at": lambda: [record.score * 1000 if record.state is Bucket.DEAD else None for record in records],

@@ -12,8 +12,8 @@ from later.bulk.datasource.arrow_schema import SCHEMA, batch_from_records
 from later.core.errors import UnreadableBody
 from later.core.retry import Failure
 from later.core.task import Task
+from later.core.task_view import task_view
 from later.store.keys import Bucket
-from later.store.task_view import task_view
 from later.store.types import TaskRecord
 from tests.builders import NOW, a_task
 from tests.cases import each_case
