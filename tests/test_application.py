@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from later import Handlers, Later, Signed, Task
-from later.core.errors import Exists, NotConfigured, NotFound, Refused
+from later import Handler, Handlers, Later, Signed, Task
+from later.client.answers import Info
+from later.core.errors import Exists, HandlerExists, NotConfigured, NotFound, Refused
 from later.handlers.context import variables
 from tests.builders import NOW
+from tests.cases import each_case
 from tests.client.api_servers import ApiServer, StubAnswer, api_server, stub_server
 from tests.handlers.tasks import task_of
 
@@ -133,6 +136,141 @@ async def test_policies_are_wishes_that_are_applied_when_they_are_told(tasks: La
         assert (await tasks.policy(work)).values["paused"] is True
         await tasks.resume(work)
         assert await tasks.redrive(work) == 0
+
+
+@each_case(
+    "wish, text",
+    [
+        ({"rety": 1}, "wishes/other: rety: no field of a policy"),
+        ({"retry": "many"}, 'wishes/other: retry: expected an integer from 0 to 1000, or null to inherit, got "many"'),
+        ({"timeout": "soon"}, "timeout: expected a duration"),
+    ],
+)
+async def test_a_wish_that_the_daemon_would_refuse_is_found_before_anything_is_set(
+    api: ApiServer, wish: dict[str, object], text: str
+) -> None:
+    tasks = Later(api.url)
+    tasks.handler("wishes/first", policy={"retry": 7})(lambda: None)
+    tasks.handler("wishes/other", policy=wish)(lambda: None)
+    async with tasks:
+        for dry_run in (True, False):
+            with pytest.raises(Refused, match=text):
+                await tasks.apply_policies(dry_run=dry_run)
+        assert (await tasks.policy("wishes/first")).values["retry"] == 3
+
+
+async def test_wishes_are_compared_as_the_daemon_writes_them(tasks: Later) -> None:
+    wishes = {"timeout": timedelta(seconds=30), "retry_base": "1m", "rate": 50, "dead_to": "", "ramp": None}
+    tasks.handler("written", policy=wishes)(lambda: None)
+    async with tasks:
+        changes = await tasks.apply_policies()
+        assert [(change.field, change.before, change.after) for change in changes] == [
+            ("timeout", 15, 30), ("retry_base", 10, 60), ("rate", 0, 50),
+        ]  # fmt: skip
+        assert await tasks.apply_policies() == []
+        await tasks.client.set_policy("written", {"ramp": 5, "dead_to": "graves"})
+        changes = await tasks.apply_policies()
+        assert [(change.field, change.before, change.after) for change in changes] == [
+            ("dead_to", "graves", ""), ("ramp", 5, None),
+        ]  # fmt: skip
+        assert await tasks.apply_policies() == []
+
+
+@each_case("policy, delivery", [({}, ("callback", CALLBACK)), ({"deliver": "pull"}, ("deliver", "pull"))])
+async def test_dead_tasks_are_told_to_a_handler_as_the_dead_one_was_delivered(
+    api: ApiServer, policy: dict[str, object], delivery: tuple[str, str]
+) -> None:
+    tasks, topic = Later(api.url, callback=CALLBACK), f"told-{delivery[0]}"
+
+    @tasks.handler(topic, policy=policy)
+    async def remind(order: Remind) -> None: ...
+
+    @remind.on_dead
+    async def gave_up(dead: Info) -> None: ...
+
+    assert (gave_up.topic, [*tasks]) == (f"{topic}.on_dead", [remind, gave_up])
+    async with tasks:
+        changes = await tasks.apply_policies()
+        assert {(change.topic, change.field, change.after) for change in changes} - {
+            (topic, "deliver", "pull")
+        } == {(topic, "on_dead", gave_up.topic), (gave_up.topic, *delivery)}  # fmt: skip
+        assert await tasks.apply_policies() == []
+        task = await remind.enqueue(Remind(17), delay=60)
+        assert remind.payload_of(await tasks.get(task.id)) == Remind(17)
+
+
+async def note_dead(dead: Info) -> None: ...
+
+
+def test_a_handler_has_one_handler_of_its_dead_tasks() -> None:
+    handlers = Handlers(namespace="shop")
+    remind: Handler[Remind] = register(handlers)
+    other = handlers.handler("other", policy={"on_dead": "graves"})(lambda: None)
+    assert remind.on_dead(note_dead).topic == "shop/remind.on_dead"
+    assert remind.policy == {"on_dead": "shop/remind.on_dead"}
+    with pytest.raises(HandlerExists):
+        remind.on_dead(note_dead)
+    with pytest.raises(ValueError, match="other: its policy says which topic learns of its dead tasks: graves"):
+        other.on_dead(note_dead)
+    assert handlers.handler("default/plain")(lambda: None).on_dead(note_dead).topic == "plain.on_dead"
+
+
+async def test_tasks_are_created_in_the_namespace_of_their_handler(api: ApiServer) -> None:
+    tasks, library = Later(api.url, callback=CALLBACK, namespace="shop"), Handlers()
+    tasks.include(library)
+    handlers = [register(tasks), register(library), tasks.handler("default/plain")(lambda: None)]
+    async with tasks:
+        created = [await tasks.get((await handler.enqueue(payload, delay=60)).id)
+                   for handler, payload in zip(handlers, (Remind(1), Remind(1), None), strict=True)]  # fmt: skip
+        created.append(await tasks.get((await tasks.enqueue("others", delay=60)).id))
+    assert [info.topic for info in created] == ["shop/remind", "remind", "plain", "shop/others"]
+
+
+async def test_a_task_that_waits_is_updated_by_its_handlers_payload(tasks: Later) -> None:
+    remind = register(tasks)
+    async with tasks:
+        id = (await remind.enqueue(Remind(1), delay=60, ttl="1h")).id
+        info = await tasks.update(id, payload=Remind(2), delay="2m", retry=9)
+        assert (info.content, info.max_retry) == ('{"order":2}', 9)
+        assert info.expires_at is not None
+        assert (await tasks.update(id, ttl=None)).expires_at is None
+        with pytest.raises(TypeError, match="remind: its handler cannot read this payload"):
+            await tasks.update(id, payload="x")
+        other = (await tasks.enqueue("elsewhere", "text", delay=60)).id
+        with pytest.raises(Refused, match="no handler for elsewhere here"):
+            await tasks.update(other, payload="x")
+        with pytest.raises(NotFound):
+            await tasks.update("gone", payload=Remind(3))
+
+
+def test_all_that_an_application_asks_has_a_twin_for_threads_without_a_loop(api: ApiServer) -> None:
+    twins = {name.removesuffix("_sync") for name in dir(Later) if name.endswith("_sync")} - {"client", "send_draft"}
+    assert twins == {
+        "apply_policies", "cancel", "enqueue", "enqueue_many", "explain", "get", "list", "pause", "policy", "redrive",
+        "resume", "run_now", "update",
+    }  # fmt: skip
+    for name in twins:
+        assert signature_of(getattr(Later, name)) == signature_of(getattr(Later, f"{name}_sync"))
+    tasks = Later(api.url, callback=CALLBACK)
+    remind = register(shop := Handlers(namespace="twins"))
+    tasks.include(shop)
+    tasks.handler("twins/wishes", policy={"retry": 5})(lambda: None)
+    id = remind.enqueue_sync(Remind(1), delay=60).id
+    assert tasks.update_sync(id, payload=Remind(2)).content == '{"order":2}'
+    assert [info.id for info in tasks.list_sync(remind)] == [id]
+    assert "due in" in tasks.explain_sync(id).sentence
+    tasks.pause_sync(remind)
+    assert "paused" in tasks.explain_sync(remind).sentence
+    tasks.resume_sync(remind)
+    assert tasks.policy_sync(remind).values["paused"] is False
+    assert [change.field for change in tasks.apply_policies_sync(dry_run=True)] == ["retry"]
+    assert len(tasks.apply_policies_sync()) == 1
+    assert (tasks.apply_policies_sync(), tasks.redrive_sync(remind)) == ([], 0)
+    tasks.client_sync.close()
+
+
+def signature_of(method: Any) -> list[str]:
+    return [str(parameter) for parameter in inspect.signature(method).parameters.values()]
 
 
 async def test_modules_without_a_connection_use_that_of_the_application(tasks: Later) -> None:

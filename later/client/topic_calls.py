@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
@@ -52,7 +53,7 @@ _read_applied_fields = decoder(dict[str, AppliedField])
 
 def set_policy(of: str | PolicyScope, fields: Mapping[str, object]) -> Call[dict[str, PolicyValue]]:
     """The call that sets these fields and leaves the others as they are; None lets one be inherited."""
-    changes = {name: _policy_value(name, value) for name, value in fields.items()}
+    changes = {name: policy_value(name, value) for name, value in fields.items()}
     return Call(f"{scope_path(of)}/policy", _read_settings, changes, method="PATCH", safe=True)
 
 
@@ -66,7 +67,7 @@ def unset_policy(of: str | PolicyScope, fields: Sequence[str]) -> Call[dict[str,
 _read_settings = decoder(dict[str, PolicyValue])
 
 
-def _policy_value(name: str, value: object) -> object:
+def policy_value(name: str, value: object) -> Any:
     """Return a field's value as JSON has it: a duration in seconds. What is wrong in it, the daemon says."""
     field = POLICY_FIELDS.get(name)
     if field is not None and field.kind is ValueKind.DURATION and isinstance(value, Seconds):

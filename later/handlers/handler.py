@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from later.client.answers import Enqueued
+from later.client.answers import Enqueued, Info
 from later.client.calls import IfExistsValue
 from later.core.durations import Seconds
 from later.core.errors import Refused
@@ -23,6 +23,7 @@ Payload = TypeVar("Payload")
 
 KEY_ID_PREFIX = "k-"
 KEY_ID_CHARS = 32
+ON_DEAD_SUFFIX = ".on_dead"
 
 
 class Enqueuer(Protocol):
@@ -38,6 +39,23 @@ class Enqueuer(Protocol):
 
     def send_draft_sync(self, draft: Draft) -> Enqueued:
         """Create a task in this thread. Raises LaterError; RuntimeError: an event loop runs in it."""
+        ...
+
+
+class HandlerRegistry(Protocol):
+    """The handlers that a handler is among."""
+
+    def find_application(self) -> Enqueuer:
+        """Return the application to which they belong. Raises NotConfigured: there is none, or several."""
+        ...
+
+    def add_follower(self, handler: Handler[Any], topic: str, function: Callable[..., Any]) -> Handler[Info]:
+        """Add the handler of a topic that gets a task for each dead one of another handler.
+
+        Raises:
+            HandlerExists: the topic has a handler already.
+            TypeError: the function cannot be a handler.
+        """
         ...
 
 
@@ -60,7 +78,7 @@ class Handler(Generic[Payload]):
     `concurrency` is the number of runs at a time in this process. `timeout_s` is the time of a run (None: as long as
     the attempt has). With `strict` only True means done. `policy` is what the application wishes of its topic's policy;
     nothing sets it by itself. `local_names` are the names where a function within another one is defined;
-    `find_application` returns the application to which the handler belongs.
+    `registry` has the handler. One that `follows` another gets a task for each dead one of that.
 
     Raises:
         TypeError: the function takes more than one payload, or is a class, a method or a generator.
@@ -79,7 +97,8 @@ class Handler(Generic[Payload]):
         codec: Codec | None,
         policy: Mapping[str, object],
         local_names: Mapping[str, Any],
-        find_application: Callable[[], Enqueuer],
+        registry: HandlerRegistry,
+        follows: Handler[Any] | None = None,
     ) -> None:
         _check_function(function, topic)
         if concurrency < 1:
@@ -93,7 +112,8 @@ class Handler(Generic[Payload]):
         self.timeout_s = timeout_s
         self.strict = strict
         self.policy = policy
-        self._find_application = find_application
+        self.follows = follows
+        self._registry = registry
         self.slots = Slots(concurrency)
         self._codec = codec
         self._types = resolve_parameters(function, topic, local_names)
@@ -138,7 +158,7 @@ class Handler(Generic[Payload]):
             Unavailable: the daemon did not answer; `unknown` says whether the task may be there.
             NotConfigured: the handler belongs to no application, or that one does not know where `later` is.
         """
-        application = self._find_application()
+        application = self._registry.find_application()
         options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
         return await application.send_draft(application.build_draft(self, payload, options))
 
@@ -161,7 +181,7 @@ class Handler(Generic[Payload]):
         Raises:
             RuntimeError: an event loop runs in this thread, and would stand still meanwhile.
         """
-        application = self._find_application()
+        application = self._registry.find_application()
         options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
         return application.send_draft_sync(application.build_draft(self, payload, options))
 
@@ -181,7 +201,7 @@ class Handler(Generic[Payload]):
     ) -> Draft:
         """Return a task for the application's `enqueue_many`, with the arguments of `enqueue`."""
         options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
-        return self._find_application().build_draft(self, payload, options)
+        return self._registry.find_application().build_draft(self, payload, options)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -240,6 +260,36 @@ class Handler(Generic[Payload]):
     def id_of(self, key: str) -> str:
         """Return the id that a key makes: `k-` and 32 hex digits of the SHA-256 of topic, newline and key."""
         return KEY_ID_PREFIX + hashlib.sha256(f"{self.topic}\n{key}".encode()).hexdigest()[:KEY_ID_CHARS]
+
+    def on_dead(self, function: Callable[Concatenate[Info, ...], Any], /) -> Handler[Info]:
+        """Make a function the handler of this handler's dead tasks: it gets each as `/query` answers it, once it died.
+
+        It is a handler like others, of a topic of its own, `<topic>.on_dead`. That this topic gets tasks is a wish for
+        the policy of this handler's topic, which `apply_policies` and `later handlers apply` set.
+
+        Raises:
+            HandlerExists: there is such a handler already.
+            TypeError: the function cannot be a handler.
+            ValueError: `policy` of this handler names another topic for its dead tasks.
+        """
+        topic = f"{self.topic}{ON_DEAD_SUFFIX}"
+        if self.policy.get("on_dead", topic) != topic:
+            raise ValueError(
+                f"{self.topic}: its policy says which topic learns of its dead tasks: {self.policy['on_dead']}"
+            )
+        follower = self._registry.add_follower(self, topic, function)
+        self.policy = {**self.policy, "on_dead": topic}
+        return follower
+
+    def payload_of(self, task: Info) -> Payload:
+        """Return the payload of one of its tasks, such as a dead one.
+
+        Raises:
+            Exception: the codec cannot read it.
+        """
+        parameters = self.parameters
+        default = parameters.default if parameters.has_default else None
+        return cast("Payload", self.decode(task.content or "").get(parameters.payload or "", default))
 
     def _own_id(self, id: str | None, key: str | None) -> str | None:
         """Return the id that is given, or made by a key. Raises Refused: both are given."""

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Concatenate, NamedTuple, Protocol, TypeVar, overload
 
+from later.client.answers import Info
 from later.core.durations import Seconds, to_seconds
 from later.core.errors import HandlerExists, NotConfigured
-from later.core.validation import check_namespace, parse_topic
+from later.core.validation import DEFAULT_NAMESPACE, check_namespace, parse_topic
 from later.handlers.handler import Enqueuer, Handler
-from later.handlers.payload_codec import Codec
+from later.handlers.payload_codec import Codec, JsonCodec
 from later.handlers.task import Task
 
 Payload = TypeVar("Payload")
@@ -155,6 +156,17 @@ class Handlers:
         """Return each handler once, in the order of their registration."""
         return iter(dict.fromkeys(entry.handler for entry in self._entries.values()))
 
+    def add_follower(self, handler: Handler[Any], topic: str, function: Callable[..., Any]) -> Handler[Info]:
+        """Add the handler of a topic that gets a task for each dead one of another handler; its payload is an Info.
+
+        Raises:
+            HandlerExists: the topic has a handler already.
+            TypeError: the function cannot be a handler.
+        """
+        local_names = _local_names(function, sys._getframe(2))
+        full_name = topic if "/" in topic else f"{DEFAULT_NAMESPACE}/{topic}"
+        return self._register(function, full_name, local_names, codec=JsonCodec(Info), follows=handler)
+
     def check(self) -> None:
         """Resolve the types of all handlers and of their dependencies.
 
@@ -176,6 +188,7 @@ class Handlers:
         strict: bool = False,
         codec: Codec | None = None,
         policy: Mapping[str, object] | None = None,
+        follows: Handler[Any] | None = None,
     ) -> Handler[Any]:
         handler: Handler[Any] = Handler(
             function,
@@ -187,7 +200,8 @@ class Handlers:
             codec=codec,
             policy=dict(policy or {}),
             local_names=local_names,
-            find_application=self._application,
+            registry=self,
+            follows=follows,
         )
         self._add(handler)
         return handler
@@ -212,10 +226,10 @@ class Handlers:
         for parent in self._parents:
             parent._insert(topic, own)
 
-    def _application(self) -> Enqueuer:
+    def find_application(self) -> Enqueuer:
         """Return the application that these handlers belong to. Raises NotConfigured: there is none, or several."""
         applications = list(
-            {id(found): found for found in (parent._application() for parent in self._parents)}.values()
+            {id(found): found for found in (parent.find_application() for parent in self._parents)}.values()
         )
         if len(applications) == 1:
             return applications[0]

@@ -124,6 +124,32 @@ async def test_the_other_handlers_of_the_page_run(
     )
 
 
+async def test_policies_are_applied_as_the_page_says(
+    examples: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    await examples["Policies"].deploy()
+    assert capsys.readouterr().out == "shop/order retry 3 -> 5\nshop/order rate 0 -> 50\nshop/order timeout 15 -> 30\n"
+
+
+async def test_the_handler_of_dead_tasks_on_the_page_gets_one_from_the_daemon(
+    examples: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = examples["Dead tasks"]
+    tasks: Later = module.tasks
+    async with tasks:
+        await tasks.client.set_policy("shop/invoice", {"deliver": "pull"})
+        assert [change.field for change in await tasks.apply_policies()] == ["on_dead", "deliver"]
+        worker = asyncio.create_task(tasks.work())
+        await module.invoice.enqueue(17)
+        printed = ""
+        async with asyncio.timeout(60):
+            while "order 17 died: no such order\n" not in printed:  # the daemon's log is there, too
+                await asyncio.sleep(0.01)
+                printed += capsys.readouterr().out
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+
+
 async def test_the_worker_of_the_page_does_pulled_tasks(
     examples: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:

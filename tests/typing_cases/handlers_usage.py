@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from later import Depends, Handler, Handlers, Later, Task, current
+from later.client import Info
 
 tasks = Later("http://127.0.0.1:8080")
 shop = Handlers(namespace="shop")
@@ -46,6 +47,15 @@ async def injected(number: int, task: Task[dict[str, str]], session: Annotated[s
 def injected_by_default(number: int, session: str = Depends(session)) -> None: ...
 
 
+@bare.on_dead
+async def gave_up(dead: Info, task: Task[Any]) -> None:
+    print(bare.payload_of(dead).order, task.id)
+
+
+@bare.on_dead  # error: "Callable[[int], Coroutine[Any, Any, None]]"
+async def wrong_gave_up(dead: int) -> None: ...
+
+
 def types() -> None:
     a: Handler[Remind] = bare
     b: Handler[Remind] = with_options
@@ -54,7 +64,9 @@ def types() -> None:
     e: Handler[int] = injected_by_default
     f: Handler[str] = bare  # error: Handler[Remind]
     task: Task[Any] | None = current()
-    print(a, b, c, d, e, f, task)
+    g: Handler[Info] = gave_up
+    h: str = bare.payload_of(tasks.get_sync("id"))  # error: "Remind"
+    print(a, b, c, d, e, f, g, h, task)
 
 
 async def enqueue() -> None:
