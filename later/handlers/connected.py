@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 class ConnectedHandlers(Handlers):
     """Handlers whose tasks the later at `url` keeps. Nothing is connected before it is needed.
 
-    `key` is an API key, the file `ca` has authorities that are trusted besides the machine's, `callback` is where later
-    calls the handlers, and `context` are the parts of the context that their tasks carry. `patience`, `check` and `coalesce` are those of `AsyncClient`. What ends with `_sync` is for threads
-    without an event loop: where one runs, it raises RuntimeError.
+    The arguments are those of `Later`. What ends with `_sync` is for threads without an event loop: where one runs, it
+    raises RuntimeError.
 
     Raises:
         Refused: `namespace` is no namespace.
