@@ -19,9 +19,13 @@ if TYPE_CHECKING:
         Deleted,
         Enqueued,
         Explained,
+        FiringError,
         Info,
         JobTotals,
         LastError,
+        LastFiring,
+        ScheduleInfo,
+        ScheduleResult,
         TopicInfo,
     )
     from later.client.calls import draft
@@ -47,9 +51,13 @@ __all__ = [
     "Draft",
     "Enqueued",
     "Explained",
+    "FiringError",
     "Info",
     "JobTotals",
     "LastError",
+    "LastFiring",
+    "ScheduleInfo",
+    "ScheduleResult",
     "TopicInfo",
     "draft",
 ]

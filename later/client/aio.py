@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from later.client import calls, consumer_calls, topic_calls
+from later.client import calls, consumer_calls, schedule_calls, topic_calls
 from later.client.answers import (
     AppliedPolicy,
     ClaimedTask,
@@ -21,6 +21,8 @@ from later.client.answers import (
     Explained,
     Info,
     JobTotals,
+    ScheduleInfo,
+    ScheduleResult,
     TopicInfo,
 )
 from later.client.backend import NETWORK, AsyncSession, Backend
@@ -34,10 +36,12 @@ from later.client.machine_clock import monotonic_s
 from later.client.policy_check import (
     AppliedPolicies,
     callback_refusals,
+    fit_callback,
     fit_draft,
     policy_refusal,
     topic_to_check,
 )
+from later.client.schedule_calls import CatchUpValue
 from later.core.durations import Seconds
 from later.core.errors import LaterError, Refused, Unavailable
 from later.core.policy import PolicyValue
@@ -253,6 +257,56 @@ class AsyncClient:
     async def resume(self, topic: str) -> bool:
         return await self._send(topic_calls.resume(topic))
 
+    # Schedules
+
+    async def put_schedule(
+        self,
+        id: str,
+        topic: str,
+        content: str = "",
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        zone: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        catch_up: CatchUpValue | None = None,
+        jitter: Seconds | None = None,
+        paused: bool | None = None,
+        callback: str | None = None,
+        retry: int | None = None,
+        ttl: Seconds | None = None,
+        headers: Mapping[str, str] | None = None,
+        context: Mapping[str, str] | None = None,
+        remember: Seconds | None = None,
+    ) -> ScheduleResult:
+        fitted = await self._fit_callback(topic, callback)
+        return await self._send(
+            schedule_calls.put_schedule(
+                id, topic, content, cron=cron, every=every, zone=zone, start=start, end=end, catch_up=catch_up,
+                jitter=jitter, paused=paused, callback=fitted, retry=retry, ttl=ttl,
+                headers=headers, context=context, remember=remember,
+            )
+        )  # fmt: skip
+
+    async def schedule(self, id: str) -> ScheduleInfo:
+        return await self._send(schedule_calls.schedule(id))
+
+    def schedules(self, *, namespace: str | None = None) -> AsyncIterator[ScheduleInfo]:
+        return self._items(schedule_calls.schedules(namespace))
+
+    async def delete_schedule(self, id: str) -> str:
+        return await self._send(schedule_calls.delete_schedule(id))
+
+    async def pause_schedule(self, id: str) -> bool:
+        return await self._send(schedule_calls.pause_schedule(id))
+
+    async def resume_schedule(self, id: str) -> bool:
+        return await self._send(schedule_calls.resume_schedule(id))
+
+    async def run_schedule_now(self, id: str) -> str:
+        return await self._send(schedule_calls.run_schedule_now(id))
+
     # Consumers
 
     async def claim(
@@ -410,6 +464,13 @@ class AsyncClient:
         policies = {topic: await self._read_policy(topic) for topic in dict.fromkeys(refused.values())}
         refitted = {position: fit_draft(drafts[position], policies[topic]) for position, topic in refused.items()}
         return {position: draft for position, draft in refitted.items() if draft.callback != sent[position].callback}
+
+    async def _fit_callback(self, topic: str, callback: str | None) -> str | None:
+        """Return a schedule's callback, or None if its topic is pulled by the policy, which is read anew."""
+        name = topic_to_check(Draft(topic=topic))
+        if not self._check or callback is None or name is None:
+            return callback
+        return fit_callback(callback, await self._read_policy(name))
 
     async def _read_policy(self, topic: str) -> Policies | None:
         """Return a topic's policy as the daemon applies it; None if it does not say: then nothing is checked.

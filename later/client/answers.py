@@ -146,6 +146,58 @@ class JobTotals(Struct, frozen=True, kw_only=True):
     run: str | None = None
 
 
+class ScheduleResult(Struct, frozen=True, kw_only=True):
+    """A schedule that was put: whether it is new, and the next ten times at which it fires."""
+
+    id: str
+    created: bool
+    next: list[datetime]
+
+
+class LastFiring(Struct, frozen=True, kw_only=True):
+    """The time at which a schedule fired last, and the id of the task that this made."""
+
+    time: datetime
+    task_id: str
+
+
+class FiringError(Struct, frozen=True, kw_only=True):
+    """Why the task of a schedule's last firing was refused, and the time of that firing."""
+
+    message: str
+    time: datetime
+
+
+class ScheduleInfo(Struct, frozen=True, kw_only=True):
+    """A schedule. It has either `cron` and a `zone`, or `every`, in seconds. Other durations are in seconds, too.
+
+    `next` are the next ten times at which it fires; in `schedules` only the first. `headers` and `context` have the
+    names in them, never their values.
+    """
+
+    id: str
+    topic: str
+    cron: str | None = None
+    every: float | None = None
+    zone: str = "UTC"
+    start: datetime | None = None
+    end: datetime | None = None
+    catch_up: str = "one"
+    jitter: float = 0
+    paused: bool = False
+    callback: str | None = None
+    content: str = ""
+    retry: int | None = None
+    ttl: float | None = None
+    remember: float | None = None
+    headers: list[str] = []  # msgspec copies a mutable default
+    context: list[str] = []
+    created_at: datetime | None = None
+    next: list[datetime] = []
+    last: LastFiring | None = None
+    last_error: FiringError | None = None
+
+
 class ClaimedTask(Struct, frozen=True, kw_only=True):
     """A task that a consumer has claimed. Its `lease` says so to `ack`, `nack`, `release` and `extend`."""
 

@@ -60,9 +60,13 @@ def topic_to_check(draft: Draft) -> str | None:
 
 def fit_draft(draft: Draft, policies: Policies | None) -> Draft:
     """Return the draft without its callback if consumers claim the topic's tasks: then the daemon takes none."""
-    if policies is None or draft.callback is None or policies.daemon.deliver is not PULL:
-        return draft
-    return msgspec.structs.replace(draft, callback=None)
+    callback = fit_callback(draft.callback, policies)
+    return draft if callback == draft.callback else msgspec.structs.replace(draft, callback=callback)
+
+
+def fit_callback(callback: str | None, policies: Policies | None) -> str | None:
+    """Return the callback, or None if consumers claim the topic's tasks."""
+    return None if policies is not None and policies.daemon.deliver is PULL else callback
 
 
 def callback_refusals(sent: Mapping[int, Draft], results: Mapping[int, object]) -> dict[int, str]:

@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from later.client import calls, consumer_calls, topic_calls
+from later.client import calls, consumer_calls, schedule_calls, topic_calls
 from later.client.answers import (
     AppliedPolicy,
     ClaimedTask,
@@ -23,6 +23,8 @@ from later.client.answers import (
     Explained,
     Info,
     JobTotals,
+    ScheduleInfo,
+    ScheduleResult,
     TopicInfo,
 )
 from later.client.backend import NETWORK, Backend, ThreadConnection
@@ -35,10 +37,12 @@ from later.client.machine_clock import monotonic_s
 from later.client.policy_check import (
     AppliedPolicies,
     callback_refusals,
+    fit_callback,
     fit_draft,
     policy_refusal,
     topic_to_check,
 )
+from later.client.schedule_calls import CatchUpValue
 from later.core.durations import Seconds
 from later.core.errors import LaterError, Refused, Unavailable
 from later.core.policy import PolicyValue
@@ -277,6 +281,69 @@ class Client:
         """Resume the deliveries of a topic; return whether it is paused now."""
         return self._send(topic_calls.resume(topic))
 
+    # Schedules
+
+    def put_schedule(
+        self,
+        id: str,
+        topic: str,
+        content: str = "",
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        zone: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        catch_up: CatchUpValue | None = None,
+        jitter: Seconds | None = None,
+        paused: bool | None = None,
+        callback: str | None = None,
+        retry: int | None = None,
+        ttl: Seconds | None = None,
+        headers: Mapping[str, str] | None = None,
+        context: Mapping[str, str] | None = None,
+        remember: Seconds | None = None,
+    ) -> ScheduleResult:
+        """Create a schedule, or replace it: it makes a task each time that it fires, from its next firing on.
+
+        It fires by `cron` (`"0 9 * * 1-5"`, `"@daily"`), in the time of `zone` (UTC without one), or `every` so often,
+        counted from `start`. `catch_up` decides on the times that it missed: `one`, the latest, fires late; `all`; or
+        `none`. Each task is due up to `jitter` after its time. The rest is as in `create`. The same call again changes
+        nothing. `paused` of None leaves the schedule paused, or not, as it is.
+        """
+        fitted = self._fit_callback(topic, callback)
+        return self._send(
+            schedule_calls.put_schedule(
+                id, topic, content, cron=cron, every=every, zone=zone, start=start, end=end, catch_up=catch_up,
+                jitter=jitter, paused=paused, callback=fitted, retry=retry, ttl=ttl,
+                headers=headers, context=context, remember=remember,
+            )
+        )  # fmt: skip
+
+    def schedule(self, id: str) -> ScheduleInfo:
+        """Return a schedule, with the next times at which it fires, and its last firing."""
+        return self._send(schedule_calls.schedule(id))
+
+    def schedules(self, *, namespace: str | None = None) -> Iterator[ScheduleInfo]:
+        """Yield all schedules, or those of a namespace, by id. Pages are fetched as they are needed."""
+        return self._items(schedule_calls.schedules(namespace))
+
+    def delete_schedule(self, id: str) -> str:
+        """Remove a schedule, and return its id. The tasks that it has made stay."""
+        return self._send(schedule_calls.delete_schedule(id))
+
+    def pause_schedule(self, id: str) -> bool:
+        """Let a schedule fire no more until it is resumed; return whether it is paused now."""
+        return self._send(schedule_calls.pause_schedule(id))
+
+    def resume_schedule(self, id: str) -> bool:
+        """Let a schedule fire again; return whether it is paused now. Its `catch_up` decides on what it missed."""
+        return self._send(schedule_calls.resume_schedule(id))
+
+    def run_schedule_now(self, id: str) -> str:
+        """Create a task of a schedule now, beside those of its times; return the task's id."""
+        return self._send(schedule_calls.run_schedule_now(id))
+
     # Consumers
 
     def claim(
@@ -429,6 +496,13 @@ class Client:
         policies = {topic: self._fetch_policy(topic) for topic in dict.fromkeys(refused.values())}
         refitted = {position: fit_draft(drafts[position], policies[topic]) for position, topic in refused.items()}
         return {position: draft for position, draft in refitted.items() if draft.callback != sent[position].callback}
+
+    def _fit_callback(self, topic: str, callback: str | None) -> str | None:
+        """Return a schedule's callback, or None if its topic is pulled by the policy, which is read anew."""
+        name = topic_to_check(Draft(topic=topic))
+        if not self._check or callback is None or name is None:
+            return callback
+        return fit_callback(callback, self._fetch_policy(name))
 
     def _fetch_policy(self, topic: str) -> Policies | None:
         """Return a topic's policy as the daemon applies it; None if it does not say: then nothing is checked."""
