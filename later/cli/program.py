@@ -36,6 +36,9 @@ COMMANDS = {
     "work": LazyCommand("later.cli.commands.work:work", "Run a command for each task of a pulled topic."),
     "topics": LazyCommand("later.cli.commands.topics:topics", "Show, pause and purge topics, and set their policies."),
     "namespaces": LazyCommand("later.cli.commands.topics:namespaces", "Set the policies of namespaces."),
+    "handlers": LazyCommand(
+        "later.cli.commands.handlers:handlers", "List, check and apply the handlers of an application."
+    ),
     "bulk": LazyCommand("later.cli.bulk.group:bulk", "Create and manage tasks by the hundred million, with Spark."),
     "keys": LazyCommand("later.cli.commands.keys:keys", "Make, show and revoke API keys.", SERVER),
     "secrets": LazyCommand(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from later.client.answers import AppliedField, AppliedPolicy
@@ -47,17 +47,31 @@ def wished_changes(
         Refused: the daemon would refuse a field; the text is its own, after the topic.
     """
     fields = {**_delivery_fields(wish, followed), **wish.fields}
-    changes = []
+    return [
+        PolicyChange(wish.topic, name, applied.values.get(name), value)
+        for name, value in check_wish(wish.topic, fields, applied.fields).items()
+        if _differs(applied.fields.get(name), value)
+    ]
+
+
+def check_wish(
+    topic: str, fields: Mapping[str, object], known_fields: Container[str] = ()
+) -> dict[str, PolicyValue | None]:
+    """Return the fields of a wish as the daemon writes them; those that only a newer daemon knows stay as they are.
+
+    Raises:
+        Refused: the daemon would refuse a field; the text is its own, after the topic.
+    """
+    checked: dict[str, PolicyValue | None] = {}
     for name, given in fields.items():
-        value = policy_value(name, given)
-        if name in POLICY_FIELDS or name not in applied.fields:  # otherwise it is one of a newer daemon
-            try:
+        try:
+            value = policy_value(name, given)
+            if name in POLICY_FIELDS or name not in known_fields:
                 value = parse_policy_fields({name: value})[name]
-            except Refused as error:
-                raise Refused(f"{wish.topic}: {error}", error.field) from None
-        if _differs(applied.fields.get(name), value):
-            changes.append(PolicyChange(wish.topic, name, applied.values.get(name), value))
-    return changes
+        except Refused as error:
+            raise Refused(f"{topic}: {error}", error.field) from None
+        checked[name] = value
+    return checked
 
 
 def fields_to_set(changes: Iterable[PolicyChange]) -> list[tuple[str, dict[str, object]]]:

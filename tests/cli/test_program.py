@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from later.cli.application_option import CONNECTION_OPTIONS
 from later.cli.bulk.group import bulk
 from later.cli.exit import exit_code
 from later.cli.groups import load_command
@@ -123,8 +124,8 @@ def test_every_command_has_help_with_an_example_and_its_options_with_defaults_an
         assert shown == (option in expected), option.name
 
 
-WITHOUT_CONFIGURATION = {("secrets", "init")}
-"""Commands that only print something, and read no options of the configuration."""
+WITHOUT_CONFIGURATION = {("secrets", "init"), ("handlers", "list"), ("handlers", "check")}
+"""Commands that call neither the API nor the store, and read no options of the configuration."""
 
 ARGUMENTS = {
     ("create",): ("--topic", "order", "--callback", "http://a/"),
@@ -143,7 +144,9 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize(
-    "words", [words for words in COMMAND_WORDS if words[0] not in (*STORE_COMMANDS, "check", "bulk")], ids=" ".join
+    "words",
+    [words for words in COMMAND_WORDS if words[0] not in (*STORE_COMMANDS, "check", "bulk", "handlers")],
+    ids=" ".join,
 )
 def test_the_environment_and_the_file_of_a_daemon_do_not_concern_a_command_of_the_api(
     words: tuple[str, ...], api: ApiStub, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -163,6 +166,8 @@ def expected_options(words: tuple[str, ...]) -> list[Option]:
     if words[0] == "bulk":
         command = bulk.commands[words[1]]
         return [o for o in OPTIONS if o.name != "url" and o.key in {parameter.name for parameter in command.params}]
+    if words == ("handlers", "apply"):
+        return [option for option in OPTIONS if option.name in CONNECTION_OPTIONS]
     named = {name for option in OPTIONS for name in option.commands}
     return [option for option in OPTIONS if (words[0] if words[0] in named else CLIENT_COMMAND) in option.commands]
 
@@ -175,6 +180,7 @@ def expected_options(words: tuple[str, ...]) -> list[Option]:
         ("dead", ["list", "redrive", "purge"]),
         ("secrets", ["init", "show", "rotate", "list"]),
         ("keys", ["create", "list", "show", "revoke", "rotate", "make"]),
+        ("handlers", ["list", "check", "apply"]),
         ("bulk", ["create", "verify", "cancel", "export", "report"]),
     ],
 )
@@ -192,7 +198,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert listed_commands(capsys.readouterr().out) == [
         *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
         *("claim", "ack", "nack", "release", "extend", "work"),
-        *("topics", "namespaces"), "bulk", *("keys", "secrets", "audit", "check", "status", "doctor"),
+        *("topics", "namespaces"), "handlers", "bulk", *("keys", "secrets", "audit", "check", "status", "doctor"),
     ]  # fmt: skip
 
 
