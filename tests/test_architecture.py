@@ -34,6 +34,7 @@ LAYERS = {
 IMPORTERS = {
     "redis": {"store", "embedded"},  # `embedded` asks whether its server answers
     "hiredis": {"store"},
+    "cronsim": {"core"},
     "aiohttp": {"api", "delivery", "client", "daemon"},
     "httptools": {"delivery"},
     "aiohappyeyeballs": {"delivery"},

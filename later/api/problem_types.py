@@ -25,6 +25,7 @@ from later.core.errors import (
     StoreFull,
     StoreMismatch,
     TooLarge,
+    TooManySchedules,
     TooManySecrets,
     TooManyWaiters,
     TooManyWaiting,
@@ -130,6 +131,11 @@ TOO_MANY_SECRETS = ProblemType(
     "Rotate again when the oldest of them has ended (`GET …/signing` says when), or with an overlap of 0, which\n"
     "ends the older ones at once.",
 )  # fmt: skip
+TOO_MANY_SCHEDULES = ProblemType(
+    "too-many-schedules", 409, "Too many schedules",
+    "The store has as many schedules as it may have, and this one would be one more.",
+    "Delete schedules that nobody needs (later schedules list), or let one of them create what several do.",
+)  # fmt: skip
 TOO_LARGE = ProblemType(
     "too-large", 413, "Content Too Large",
     "The body has more bytes, or the batch more items, than the server takes.",
@@ -185,8 +191,8 @@ PROBLEM_TYPES = {
     type.name: type
     for type in (
         REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, SLOW_BODY, IN_FLIGHT, EXISTS,
-        CHANGED, PUSHED_TOPIC, TOO_MANY_SECRETS, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY, STORE_FULL, STORE_MISMATCH,
-        NOT_READY, TOO_MANY_WAITING, TOO_MANY_WAITERS,
+        CHANGED, PUSHED_TOPIC, TOO_MANY_SECRETS, TOO_MANY_SCHEDULES, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY,
+        STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING, TOO_MANY_WAITERS,
     )
 }  # fmt: skip
 """All types, by name."""
@@ -207,6 +213,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (InFlight, IN_FLIGHT),
     (PushedTopic, PUSHED_TOPIC),
     (TooManySecrets, TOO_MANY_SECRETS),
+    (TooManySchedules, TOO_MANY_SCHEDULES),
     (Conflict, CHANGED),
     (StoreFull, STORE_FULL),
     (TooManyWaiting, TOO_MANY_WAITING),

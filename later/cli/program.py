@@ -12,7 +12,8 @@ from later.cli.exit import ExitStatus, exit_code
 from later.cli.groups import Extra, LazyCommand, LazyGroup
 
 SERVER = Extra(
-    "server", ("aiohappyeyeballs", "hiredis", "httptools", "prometheus_client", "redis", "rich", "structlog", "yarl")
+    "server",
+    ("aiohappyeyeballs", "cronsim", "hiredis", "httptools", "prometheus_client", "redis", "rich", "structlog", "yarl"),
 )
 """The packages that the daemons need, and the commands that open the store."""
 

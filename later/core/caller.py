@@ -10,10 +10,12 @@ from later.core.errors import NotAllowed, Refused
 from later.core.policy_scopes import namespace_from_topic
 from later.core.task import is_uuid
 from later.core.task_names import is_namespaced, name_prefix
-from later.core.validation import ID_PATTERN, check_id, format_value
+from later.core.validation import ID_PATTERN, check_id, format_value, refusal
 
 RESERVED_ID_STARTS = ("s:", "ev:")
 """How the ids begin that later itself will give to tasks: callers create none."""
+MAX_SCHEDULE_ID_CHARS = 100
+"""So the ids of its firings have 128 characters at most."""
 _FREE_ID = re.compile(rf"(?!{'|'.join(RESERVED_ID_STARTS)}){ID_PATTERN}")
 
 
@@ -78,6 +80,22 @@ class Caller:
         if self.namespace is None:
             return _check_free(text, "job")
         return name_prefix(self.namespace) + _check_free(self._own_part(text, "job"), "job")
+
+    def own_schedule(self, text: str) -> str:
+        """Return the id of a schedule that the caller puts: as `own_job`, and no longer than `MAX_SCHEDULE_ID_CHARS`.
+
+        Raises:
+            Refused: it is no id, too long, or a reserved one.
+            NotAllowed: it has another namespace in front.
+        """
+        own = _check_free(text if self.namespace is None else self._own_part(text, "id"), "id")
+        if len(own) > MAX_SCHEDULE_ID_CHARS:
+            raise refusal("id", text, f"1 to {MAX_SCHEDULE_ID_CHARS} characters of A-Za-z0-9._~:-")
+        return own if self.namespace is None else name_prefix(self.namespace) + own
+
+    def schedule_name(self, text: str) -> str:
+        """Return the id of the schedule that the caller means. Raises Refused."""
+        return self._name(text, "id")
 
     def task_name(self, text: str) -> str:
         """Return the name (see `task_names`) by which the store's verbs find the task that the caller means by an id.

@@ -126,6 +126,10 @@ class TooManySecrets(Conflict):
     """Nobody's fault: as many secrets sign, or were rotated by themselves, as may; the text says what can be done."""
 
 
+class TooManySchedules(Conflict):
+    """Nobody's fault: there are as many schedules as may be, and this one would be one more."""
+
+
 class NoSigningKey(Conflict):
     """The operator's fault: this process has no signing key, so it can derive no secret."""
 

@@ -85,6 +85,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How long its id is remembered after its end, 0: not at all; None: for as long as the policy then says."""
     context: dict[str, str] | None = None
     """Values that its receiver gets beside the content, such as the id of the request that made it; None: no value."""
+    scheduled_at: int | None = None
+    """The time at which its schedule fired, which is earlier than `created_at` if that was late; None: no schedule."""
 
     @property
     def ttl_starts_at(self) -> int:
@@ -118,6 +120,7 @@ class _LongTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
     is_follow_up: bool = False
     remember_ms: int | None = None
     context: dict[str, str] | None = None
+    scheduled_ms: int | None = None
 
 
 _LONG_DEFAULTS = _LongTaskBody.__struct_defaults__
@@ -141,12 +144,14 @@ def encode_task(task: Task) -> bytes:
         None if task.expires_at is None else task.expires_at - task.created_at,
     )
     is_short = task.renewed_at is None and task.remember_ms is None and task.context is None
+    is_short = is_short and task.scheduled_at is None
     if is_short and not (task.is_namespaced_uuid or task.client or task.is_json or task.death or task.is_follow_up):
         return _encoder.encode(body)
     renewed_ms = None if task.renewed_at is None else task.renewed_at - task.created_at
+    scheduled_ms = None if task.scheduled_at is None else task.scheduled_at - task.created_at
     fields: list[object] = [
         renewed_ms, task.is_namespaced_uuid, task.client, task.is_json, task.death, task.is_follow_up, task.remember_ms,
-        task.context,
+        task.context, scheduled_ms,
     ]  # fmt: skip
     while fields[-1] == _LONG_DEFAULTS[len(fields) - 1]:
         fields.pop()
@@ -184,6 +189,7 @@ def decode_task(task_id: str, body: bytes) -> Task:
         is_follow_up=stored.is_follow_up,
         remember_ms=stored.remember_ms,
         context=stored.context,
+        scheduled_at=None if stored.scheduled_ms is None else stored.created_at + stored.scheduled_ms,
     )
 
 

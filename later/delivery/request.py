@@ -92,6 +92,7 @@ class RequestBuilder:
             f"webhook-timestamp: {now // 1000}\r\n"
             f"{signature and f'webhook-signature: {signature}{_LINE_END}'}"
             f"later-attempt: {attempt}\r\n"
+            f"{'' if task.scheduled_at is None else f'later-scheduled: {rfc3339(task.scheduled_at)}{_LINE_END}'}"
             f"later-due: {rfc3339(task.execute_at)}\r\n"
             f"later-created: {rfc3339(task.created_at)}\r\n"
             f"later-timeout: {_format_seconds(timeout_ms)}\r\n"

@@ -47,8 +47,8 @@ UNAVAILABLE = (
 """Error codes of a store that is up, but does not accept commands, or writes, for now."""
 
 READING_VERBS = frozenset((
-    "audit_trail", "count", "dead", "due_topics", "explain", "job", "list", "open", "ping", "policies", "query", "read",
-    "refresh", "signing", "snapshot", "split", "stats",
+    "audit_trail", "count", "dead", "due_schedules", "due_topics", "explain", "job", "list", "open", "ping", "policies",
+    "query", "read", "refresh", "schedules", "signing", "snapshot", "split", "stats",
 ))  # fmt: skip
 """Verbs that change nothing in the store: whether they were carried out does not matter."""
 

@@ -48,6 +48,10 @@
 |                         |        | the same for a run of the job, under `<job>/<run>`; a job of a           |
 |                         |        | namespace is under `/<namespace>/<job>`                                  |
 | `{later:0}:jobs`        | zset   | job, or `<job>/<run>`, as above → when it may be forgotten               |
+| `{later:0}:schedules`   | hash   | schedule → its definition, as JSON                                       |
+| `{later:0}:schedule_states` | hash | schedule → its state, as JSON: its next time, its last firing            |
+| `{later:0}:firings`     | zset   | schedule → its next time; only of those that are not paused, or ended    |
+| `{later:0}:schedule_index` | zset | `<namespace of its topic>\0<schedule>` → 0, to list them                |
 
 `later:bell` is a channel, not a key: see `due_notices.py`.
 
@@ -98,6 +102,10 @@ class Shard:
         self.jobs = self._tag + b"jobs"
         self.expiry = self._tag + b"expiry"
         self.topics = self._tag + b"topics"
+        self.schedules = self._tag + b"schedules"
+        self.schedule_states = self._tag + b"schedule_states"
+        self.firings = self._tag + b"firings"
+        self.schedule_index = self._tag + b"schedule_index"
         self.wakes = {bucket: self._tag + b"wake:" + bucket.encode() for bucket in Bucket}
         self.key_pattern = glob_escape(self._tag) + b"*"
         """A pattern for SCAN that matches every key of this shard."""
@@ -268,6 +276,17 @@ def parse_expiry_member(member: bytes) -> tuple[bytes, bytes]:
     """Return the topic and the packed id of a member of `expiry`."""
     topic, _, packed_id = member.partition(b"\0")
     return topic, packed_id
+
+
+def schedule_member(namespace: str, schedule: str) -> bytes:
+    """Return a schedule's member in the index of schedules: no namespace contains a zero byte."""
+    return f"{namespace}\0{schedule}".encode()
+
+
+def parse_schedule_member(member: bytes) -> tuple[str, str]:
+    """Return the namespace and the schedule of a member of the index of schedules."""
+    namespace, _, schedule = member.decode().partition("\0")
+    return namespace, schedule
 
 
 def meta_key(prefix: str) -> bytes:

@@ -31,6 +31,7 @@ from later.store.policies import PolicyBook
 from later.store.pulls import Pulls
 from later.store.queue_book import QueueBook
 from later.store.scan import Scanner
+from later.store.schedules import Schedules
 from later.store.schema import Execute, check_store, stored_shards
 from later.store.settings import StoreSettings
 from later.store.signing_book import SigningBook
@@ -71,6 +72,7 @@ class Store:
     key_book: KeyBook
     audit_trail: AuditTrail
     signing: SigningBook
+    schedules: Schedules
     scanner: Scanner
     doctor: Doctor
 
@@ -136,6 +138,7 @@ def build_store(
         key_book=KeyBook(client, keys, clock.monotonic),
         audit_trail=AuditTrail(client, keys, clock),
         signing=SigningBook(client, keys, clock.monotonic, time.now),
+        schedules=Schedules(client, keys),
         scanner=Scanner(client, keys),
         doctor=Doctor(client, keys),
     )

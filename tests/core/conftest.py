@@ -4,5 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("standardwebhooks") is not None else ["test_signing.py"]
-"""It compares signatures with a reference, which brings libraries that no application has to have."""
+NEEDED = {
+    "standardwebhooks": ["test_signing.py"],  # the reference for signatures, which brings further libraries
+    "cronsim": ["test_cron.py", "test_schedule.py"],
+}
+"""Libraries that an application does not have to have, and the tests that need them."""
+collect_ignore = [test for library, tests in NEEDED.items() if find_spec(library) is None for test in tests]
