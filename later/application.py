@@ -14,6 +14,7 @@ from later.handlers.connected import ConnectedHandlers
 from later.handlers.context import Carried
 from later.handlers.dispatch import DEFAULT_THREADS, HandlerDispatcher
 from later.handlers.handler import Handler
+from later.handlers.handler_metrics import HandlerMetrics
 from later.receiver.asgi import AsgiReceiver
 from later.receiver.frameworks import add_receiver, aiohttp_handler, django_view
 from later.receiver.receiver import Receiver
@@ -146,6 +147,17 @@ class Later(ConnectedHandlers):
         """The lifespan of an aiohttp application: `app.cleanup_ctx.append(tasks.aiohttp_ctx)`."""
         async with self:
             yield
+
+    # Metrics
+
+    def metrics(self, registry: Any = None) -> None:
+        """Export what handlers do to a `CollectorRegistry` of prometheus_client, or to the one that it has by default.
+
+        Raises:
+            ModuleNotFoundError: prometheus_client is not installed.
+            ValueError: the registry has these metrics already.
+        """
+        self._dispatcher.metrics = HandlerMetrics(registry, self.topics)
 
     # Receivers
 

@@ -21,6 +21,7 @@ from types import ModuleType, SimpleNamespace
 import click
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from later.api.problem_types import PROBLEM_TYPES
 from later.api.problems import Problem
@@ -52,6 +53,7 @@ from later.core.reply import Reply, parse_reply
 from later.core.retry import OutcomeKind
 from later.core.signing import KeyRing, Master, SecretScope
 from later.core.task_view import DeadLetterView, LastErrorView, TaskView
+from later.handlers.handler_metrics import HandlerMetrics
 from later.metrics import Metrics
 from later.option_table import OPTIONS
 from later.store.url import PASSWORD, PASSWORD_FILE
@@ -66,6 +68,7 @@ CHANGELOG = ROOT / "CHANGELOG.md"
 """Links only: its entries also have names that exist no more."""
 RECEIVERS = (ROOT / "docs" / "receivers.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+HANDLERS = (ROOT / "docs" / "python-handlers.md").read_text()
 METRICS = (ROOT / "docs" / "metrics.md").read_text()
 LOG = (ROOT / "docs" / "log.md").read_text()
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
@@ -143,11 +146,24 @@ def test_every_exported_metric_is_documented_with_its_type_and_no_other() -> Non
     assert dict(re.findall(r"^\| `((?:later|process)_\w+)` \| (\w+)", METRICS, re.MULTILINE)) == exported_metrics()
 
 
+def handler_metrics() -> dict[str, str]:
+    """Return the type of every metric that an application exports."""
+    registry = CollectorRegistry()
+    HandlerMetrics(registry, ["order"])
+    return {metric.name + ("_total" if metric.type == "counter" else ""): metric.type for metric in registry.collect()}
+
+
+def test_every_metric_of_handlers_is_documented_with_its_type_and_no_other() -> None:
+    documented = re.findall(r"^\| `(later_\w+)` \| (\w+)", section_text("Metrics", HANDLERS), re.MULTILINE)
+    assert dict(documented) == handler_metrics()
+
+
 @each_case("document", [*DOCUMENTS, RULES, RULES.with_name("rules_test.yml")])
 def test_every_named_metric_exists(document: Path) -> None:
-    histograms = {name for name, kind in exported_metrics().items() if kind == "histogram"}
+    known = exported_metrics() | handler_metrics()
+    histograms = {name for name, kind in known.items() if kind == "histogram"}
     parts = {name + part for name in histograms for part in ("_bucket", "_count", "_sum")}
-    assert set(re.findall(r"\blater_\w+", document.read_text())) <= exported_metrics().keys() | parts
+    assert set(re.findall(r"\blater_\w+", document.read_text())) <= known.keys() | parts
 
 
 def alarms() -> list[tuple[str, str, str, str]]:

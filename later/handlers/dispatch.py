@@ -14,6 +14,7 @@ from later.handlers.context import Carried, restored_context
 from later.handlers.control import ControlException
 from later.handlers.dependencies import make_arguments
 from later.handlers.handler import Handler
+from later.handlers.handler_metrics import HandlerMetrics
 from later.handlers.registry import CallNext, Entry, Handlers, Middleware
 from later.handlers.runner import FunctionRunner
 from later.handlers.task import Task, reset_current, set_current
@@ -36,6 +37,7 @@ class HandlerDispatcher:
         self._carried = carried
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
+        self.metrics: HandlerMetrics | None = None
         self._closing: set[asyncio.Task[None]] = set()
         """Dependencies that are closed when the threads have ended that use them."""
 
@@ -72,7 +74,8 @@ class HandlerDispatcher:
             return Outcome(kind=OutcomeKind.BUSY, reason="handler", message=message)
         try:
             time_left_s = None if cancel_before_s is None else task.time_left() - cancel_before_s
-            return await self._attempt(entry, task, content, runner, time_left_s)
+            attempt = self._attempt(entry, task, content, runner, time_left_s)
+            return await (attempt if self.metrics is None else self.metrics.measure(task, attempt, runner))
         finally:
             runner.when_ended(slots.release)
 
