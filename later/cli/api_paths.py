@@ -1,4 +1,4 @@
-"""Paths of topics and namespaces in the HTTP API."""
+"""Paths of topics, namespaces and schedules in the HTTP API."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def scope_path(scope: PolicyScope) -> str:
 def policy_path(scope: PolicyScope) -> str:
     """Return the path of the policy of a topic or a namespace."""
     return scope_path(scope) + "/policy"
+
+
+def schedule_path(id: str) -> str:
+    """Return the path of a schedule, its id percent-encoded as in `scope_path`."""
+    return f"/schedules/{quote(id, safe='', errors='surrogateescape')}"

@@ -58,6 +58,7 @@ class OptionParamType(ParamType):
 DURATION = OptionParamType(duration_s)
 """A duration in seconds, as the HTTP API takes it."""
 RATE = OptionParamType(any_rate)
+SWITCH = OptionParamType(switch)
 
 
 # The configuration

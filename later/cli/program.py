@@ -37,6 +37,9 @@ COMMANDS = {
     "work": LazyCommand("later.cli.commands.work:work", "Run a command for each task of a pulled topic."),
     "topics": LazyCommand("later.cli.commands.topics:topics", "Show, pause and purge topics, and set their policies."),
     "namespaces": LazyCommand("later.cli.commands.topics:namespaces", "Set the policies of namespaces."),
+    "schedules": LazyCommand(
+        "later.cli.commands.schedules:schedules", "Create tasks again and again: put, show and pause schedules."
+    ),
     "handlers": LazyCommand(
         "later.cli.commands.handlers:handlers", "List, check and apply the handlers of an application."
     ),

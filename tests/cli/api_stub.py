@@ -86,6 +86,9 @@ class StubHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.answer()
 
+    def do_PUT(self) -> None:
+        self.answer()
+
     def do_PATCH(self) -> None:
         self.answer()
 

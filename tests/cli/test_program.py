@@ -137,6 +137,8 @@ ARGUMENTS = {
     ("topics", "unset"): ("order", "--retry"),
     ("topics", "purge"): ("order", "--yes"),
     ("topics", "list"): (),
+    ("schedules", "put"): ("x", "--every", "1h", "--topic", "order"),
+    ("schedules", "list"): (),
     ("namespaces", "set"): ("shop", "--retry", "1"),
     ("namespaces", "unset"): ("shop", "--retry"),
 }
@@ -177,6 +179,7 @@ def expected_options(words: tuple[str, ...]) -> list[Option]:
     [
         ("topics", ["list", "show", "set", "unset", "pause", "resume", "purge"]),
         ("namespaces", ["show", "set", "unset"]),
+        ("schedules", ["put", "get", "list", "delete", "pause", "resume", "run-now", "next"]),
         ("dead", ["list", "redrive", "purge"]),
         ("secrets", ["init", "show", "rotate", "list"]),
         ("keys", ["create", "list", "show", "revoke", "rotate", "make"]),
@@ -198,7 +201,8 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert listed_commands(capsys.readouterr().out) == [
         *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
         *("claim", "ack", "nack", "release", "extend", "work"),
-        *("topics", "namespaces"), "handlers", "bulk", *("keys", "secrets", "audit", "check", "status", "doctor"),
+        *("topics", "namespaces", "schedules", "handlers", "bulk"),
+        *("keys", "secrets", "audit", "check", "status", "doctor"),
     ]  # fmt: skip
 
 

@@ -111,7 +111,7 @@ def create(
         raise click.UsageError("--job needs --from.")
     if task["topic"] is None:
         raise click.UsageError("Missing option '--topic'.")
-    answer = client.ask("POST", "/create", _read_fields(task))
+    answer = client.ask("POST", "/create", read_fields(task))
     if as_json:
         _print_json(answer)
         return 0
@@ -213,7 +213,7 @@ def update(*, client: ApiClient, id: str, as_json: bool, **changes: Any) -> int:
     if all(value is None for value in changes.values()):
         raise click.UsageError("Nothing to change: give at least one option, as in --delay 10m.")
     removed = {name: None for name, none in (("callback", ""), ("ttl", 0)) if changes[name] == none}
-    answer = client.ask("POST", "/update", {"id": id, **_read_fields(changes), **removed})
+    answer = client.ask("POST", "/update", {"id": id, **read_fields(changes), **removed})
     (_print_json if as_json else _print_fields)(answer)
     return 0
 
@@ -253,7 +253,7 @@ def call_for_each(client: ApiClient, path: str, ids: Sequence[str], show: Callab
 # Input
 
 
-def _read_fields(options: dict[str, Any]) -> dict[str, Any]:
+def read_fields(options: dict[str, Any]) -> dict[str, Any]:
     """Return the fields given as options, with the content of --content-file. Raises LaterError."""
     fields = {name: value for name, value in options.items() if value is not None}
     name = fields.pop("content_file", None)
