@@ -106,7 +106,12 @@ class Config:
     @property
     def runs_store(self) -> bool:
         """True if the daemon runs an embedded store itself."""
-        return self.command == "up" and not self.redis_given
+        return self.moves_clock or (self.command == "up" and not self.redis_given)
+
+    @property
+    def moves_clock(self) -> bool:
+        """True for `later dev`: callers may move the clock, of a store that nothing else uses."""
+        return self.command == "dev"
 
     @property
     def http_address(self) -> Address | None:
@@ -242,6 +247,10 @@ def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> Non
         raise ConfigError(
             f"{format_option('guard_deny')}: expected --guard on, because --guard off refuses nothing; "
             "to refuse only these, say --guard on --guard-allow 0.0.0.0/0,::/0"
+        )
+    if config.moves_clock and not config.listen.is_loopback:
+        raise ConfigError(
+            f"{format_option('listen')}: expected a loopback address: `later dev` lets callers move its clock"
         )
     if config.lease_ms < policy.timeout_ms + MIN_LEASE_MARGIN_MS:
         raise ConfigError(f"{format_option('lease')}: expected at least 0.5 s more than {format_option('timeout')}")

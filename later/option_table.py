@@ -36,10 +36,12 @@ from later.option_types import (
     switch,
 )
 
-DAEMON_COMMANDS = frozenset({"up", "serve", "worker"})
+DEV = "dev"
+"""The daemon with a clock to move: one process, on an embedded store."""
+DAEMON_COMMANDS = frozenset({"up", "serve", "worker", DEV})
 STORE_COMMANDS = DAEMON_COMMANDS | {"keys", "audit", "secrets", "status", "doctor"}
-API_COMMANDS = frozenset({"up", "serve"})
-WORKER_COMMANDS = frozenset({"up", "worker"})
+API_COMMANDS = frozenset({"up", "serve", DEV})
+WORKER_COMMANDS = frozenset({"up", "worker", DEV})
 GUARD_COMMANDS = DAEMON_COMMANDS | {"check"}
 CLIENT_COMMANDS = frozenset({"create", "query", "delete"})
 """Commands that call the API. Those that are not named here have the options of `query`."""
@@ -91,7 +93,7 @@ def _policy_option(field: str, type: OptionType, default: str, *, name: str = ""
 
 
 OPTIONS = (
-    Option("redis", "store_url", store_url, "redis://127.0.0.1:6379/0", STORE_COMMANDS,
+    Option("redis", "store_url", store_url, "redis://127.0.0.1:6379/0", STORE_COMMANDS - {DEV},
            "URL of the store: redis://, rediss:// or unix://. A password is safer in the environment."),
     Option("data", "data", path, "./later-data", STORE_COMMANDS, "Directory of the embedded store."),
     Option("listen", "listen", address, "127.0.0.1:8080", API_COMMANDS, "Address of the API; port 0: any free port."),
@@ -117,7 +119,7 @@ OPTIONS = (
     Option("tls-key", "tls_key", path_or_none, None, DAEMON_COMMANDS, "Its key (PEM).", "in the certificate's file"),
     Option("behind-proxy", "behind_proxy", switch, "off", DAEMON_COMMANDS,
            "A proxy before the HTTP server does TLS: do not warn that keys travel in clear."),
-    Option("processes", "processes", count_or_auto(256), "1", DAEMON_COMMANDS,
+    Option("processes", "processes", count_or_auto(256), "1", DAEMON_COMMANDS - {DEV},
            "Processes that share the work and the port; `auto`: one per CPU core."),
     Option("concurrency", "concurrency", integer(1, 100_000), "256", WORKER_COMMANDS,
            "Most deliveries in flight at a time, per process."),
@@ -148,7 +150,7 @@ OPTIONS = (
            "signing.key in the directory of an embedded store"),
     Option("shards", "shards", integer(1, 16_384), "1", DAEMON_COMMANDS,
            "Shards that the data is split into, fixed once the store holds data; 64 or more for a cluster."),
-    Option("prefix", "prefix", prefix, DEFAULT_PREFIX, STORE_COMMANDS, "Prefix of every key in the store."),
+    Option("prefix", "prefix", prefix, DEFAULT_PREFIX, STORE_COMMANDS - {DEV}, "Prefix of every key in the store."),
     _policy_option("remember", duration(0), "7d"),
     Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE_COMMANDS,
            "How long to wait for the store's answer."),

@@ -232,6 +232,10 @@ class Authorization:
         if tasks > 1 and (key := self._limited_key(caller)) is not None:
             self._rate_of(key).spend(tasks - 1)
 
+    def renew_rates(self) -> None:
+        """Let each key send at once what its rate allows in a second: a clock has moved on."""
+        self._rates.clear()
+
     def _limited_key(self, caller: Caller) -> ApiKey | None:
         """Return the caller's key if it has a rate."""
         key = None if self._book is None or caller.key_id is None else self._book.latest.keys.get(caller.key_id)

@@ -304,7 +304,7 @@ class ClaimQueues:
                     async with asyncio.timeout(LOOK_EVERY_S):
                         await subscribed.wait()
                 subscribed.clear()
-                await self._look()
+                await self.look()
         finally:
             self._looking = None
             await _cancel(listening, measuring)
@@ -316,7 +316,7 @@ class ClaimQueues:
                 await self._measure()
             await asyncio.sleep(MEASURE_EVERY_S)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
         """Wake the queues of those topics that have due tasks."""
         topics = [queue.topic for queue in self._queues.values() if queue.waiters]
         try:

@@ -79,6 +79,8 @@ def config_options(command_name: str, only: Collection[str] | None = None) -> Ca
             default = option.shown_default or option.default or ""
             if option.name == "redis" and command_name == "up":
                 default = "the embedded store"
+            elif option.name == "data" and command_name == "dev":
+                default = "a temporary one, removed at the end"
             elif option.name == "data" and command_name != "up":
                 default = "none: --redis applies"
             elif option.name == "url" and command_name == "run":

@@ -21,6 +21,7 @@ COMMANDS = {
     "up": LazyCommand("later.cli.commands.daemon:up", "Run the API and a worker.", SERVER),
     "serve": LazyCommand("later.cli.commands.daemon:serve", "Run the API without a worker.", SERVER),
     "worker": LazyCommand("later.cli.commands.daemon:worker", "Run a worker without the API.", SERVER),
+    "dev": LazyCommand("later.cli.commands.dev:dev", "Run a daemon with a clock to move, for tests.", SERVER),
     "create": LazyCommand("later.cli.commands.tasks:create", "Create a task, or many from a file."),
     "query": LazyCommand("later.cli.commands.tasks:query", "Show tasks by id."),
     "delete": LazyCommand("later.cli.commands.tasks:delete", "Delete tasks in any state."),

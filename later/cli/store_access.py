@@ -22,7 +22,7 @@ from later.store.settings import StoreSettings
 def load_config(command: str, flags: Mapping[str, str | None]) -> Config:
     """Load the configuration and set up logging. Raises ConfigError."""
     config = load(command, flags, os.environ)
-    if command != "up" and config.data_given:
+    if not config.runs_store and config.data_given:
         config = replace(config, store_url=socket_url(config.data))
     log.setup(config.log_format, config.log_level)
     return config
@@ -88,7 +88,9 @@ async def _work_with_store(config: Config, work: Callable[[Store], Awaitable[int
 
     try:
         clock = Clock(time.monotonic, time.time)
-        async with aclosing(await open_store(settings, clock, config.policy, config.shards)) as store:
+        async with aclosing(
+            await open_store(settings, clock, config.policy, config.shards, may_be_moved=True)
+        ) as store:
             try:
                 return await work(store)
             finally:

@@ -65,7 +65,7 @@ class ApiClient:
         """Raises ConfigError: `ca` cannot be read."""
         self._url = url
         self._key = key
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._clock = clock
         self._ca = ca
         split = urlsplit(url)
@@ -86,7 +86,7 @@ class ApiClient:
 
     def clone(self) -> ApiClient:
         """Return a client of the same API, for another thread."""
-        return ApiClient(self._url, self._timeout_s, self._clock, self._key, self._ca)
+        return ApiClient(self._url, self.timeout_s, self._clock, self._key, self._ca)
 
     def abort(self) -> None:
         """Cut the connection of a call that another thread makes."""
@@ -119,7 +119,7 @@ class ApiClient:
             Unavailable: No answer came, or one of RETRYABLE_STATUSES.
             CallFailed: Another status, or an answer that later does not give.
         """
-        reply = self.exchange(method, path, body, content_type, self._timeout_s + wait_s)
+        reply = self.exchange(method, path, body, content_type, self.timeout_s + wait_s)
         try:
             answer = json.loads(reply.body)
         except (ValueError, RecursionError):

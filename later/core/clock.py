@@ -83,10 +83,12 @@ class Clock:
         self._width_ms = 0.0
         self._measured_at: float | None = None
         self._wall_ahead = 0.0
+        self.moved_ms = 0
+        """How far this clock is ahead of the store's own: 0, but on a store of `later dev`."""
 
     def observe(self, store_time_us: int, sent_at: float, received_at: float) -> None:
         """Record an answer of the store's TIME (µs since the epoch), and when (monotonic) it was sent and received."""
-        low, took_s = store_time_us / 1000, received_at - sent_at
+        low, took_s = store_time_us / 1000 + self.moved_ms, received_at - sent_at
         width = took_s * (1000 + MAX_DRIFT_MS_PER_S) + SLACK_MS
         if not self._is_more_precise(low, width, received_at):
             self._low_ms, self._width_ms, self._measured_at = low, width, received_at
@@ -105,6 +107,11 @@ class Clock:
         known_width = self._width_ms + 2 * drift
         overlaps = known_low <= low + width and low <= known_low + known_width
         return overlaps and known_width < width
+
+    def set_moved(self, moved_ms: int) -> None:
+        """Be ahead of the store's own clock by this much from now on."""
+        self._low_ms += moved_ms - self.moved_ms
+        self.moved_ms = moved_ms
 
     def is_steady(self) -> bool:
         """Return True if `now` can be trusted: it was measured, and this machine's clocks still agree."""
@@ -130,9 +137,9 @@ class Clock:
         return self._low_ms + elapsed * 1000 - drift, self._width_ms + 2 * drift
 
     def ahead_of_wall_s(self) -> float:
-        """Return by how many seconds the store's clock is ahead of this machine's. Raises StoreDown."""
+        """Return by how many seconds the store's own clock is ahead of this machine's. Raises StoreDown."""
         low, width = self.estimate()
-        return (low + width / 2) / 1000 - self._wall()
+        return (low - self.moved_ms + width / 2) / 1000 - self._wall()
 
 
 def warn_of_clock(clock: Clock) -> str | None:

@@ -12,6 +12,7 @@ from aiohttp import web
 from later.address_types import Address
 from later.api.application.app import ApiSettings, build_app, build_health_app
 from later.api.authorization import Authorization
+from later.api.clock_moves import MoveClock
 from later.api.cross_site import CrossSiteProtection
 from later.api.health import HealthSource
 from later.api.server import Runner
@@ -43,7 +44,9 @@ class HttpServer:
         guard: AddressGuard,
         most_connections: int,
         wake_delay_ticker: Callable[[int], None],
+        move_clock: MoveClock | None = None,
     ) -> None:
+        """`move_clock` is what `later dev` moves its clock by."""
         self._config = config
         self._store = store
         self._metrics = metrics
@@ -56,11 +59,15 @@ class HttpServer:
             count_refused=metrics.connections_refused.inc,
             certificate=self._certificate,
         )
-        app = self._build_app(health, guard, wake_delay_ticker)
+        app = self._build_app(health, guard, wake_delay_ticker, move_clock)
         self._runner = Runner(app, connections, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
 
     def _build_app(
-        self, health: HealthSource, guard: AddressGuard, wake_delay_ticker: Callable[[int], None]
+        self,
+        health: HealthSource,
+        guard: AddressGuard,
+        wake_delay_ticker: Callable[[int], None],
+        move_clock: MoveClock | None,
     ) -> web.Application:
         config, authorization = self._config, self.authorization
         own_hosts = set() if config.http_address is None else {config.http_address.host}
@@ -92,6 +99,7 @@ class HttpServer:
             cross_site_protection=cross_site_protection,
             health=health,
             wake_delay_ticker=wake_delay_ticker,
+            move_clock=move_clock,
         )
 
     async def check_keys(self) -> None:

@@ -50,3 +50,10 @@ def log_listening(address: Address, bound: Sequence[Address], config: Config) ->
         log.warning("listening beyond this machine: anyone who reaches this port can make calls", address=str(address))
         hosts = ", ".join(sorted({"localhost", address.host, *config.allow_hosts}))
         log.info("other host names are refused: --allow-host allows one", hosts=hosts)
+
+
+def log_clock(bound: Sequence[Address], config: Config) -> None:
+    """Log how the clock of `later dev` is moved."""
+    for numeric in bound:
+        url = f"{'http' if config.tls_cert is None else 'https'}://{numeric}"
+        log.info("the clock can be moved", command=f"later dev advance 30d --url {url}", route=f"POST {url}/dev/clock")

@@ -24,10 +24,12 @@ from later.core.address_guard import AddressGuard
 from later.core.admission_limits import AdmissionLimits
 from later.core.audit_event import AuditAction, AuditEvent
 from later.core.clock import Clock
+from later.core.clock_move import ClockMove, ClockState
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.core.policy import Sign
 from later.core.signing import KeyRing
 from later.daemon.certificates import read_client_tls
+from later.daemon.clock_mover import ClockMover
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.http_server import HttpServer
 from later.daemon.lifecycle import wait_for_all
@@ -87,11 +89,17 @@ class Service:
             metrics.round_trip_observer,
             self.write_admission_limits if config.runs_api else None,
             count_follow_ups=metrics.count_follow_ups,
+            moves_clock=config.moves_clock,
         )
         self._descriptors = raise_descriptor_limit()
         self._guard = build_guard(config)
         self._sender = build_sender(
-            config, self._guard, metrics, self._descriptors, key_ring=lambda: self._store.signing.latest
+            config,
+            self._guard,
+            metrics,
+            self._descriptors,
+            key_ring=lambda: self._store.signing.latest,
+            moved_ms=lambda: self._store.clock.moved_ms,
         )
         self._worker = self._build_worker() if config.runs_worker else None
         self._worker_started = False
@@ -105,6 +113,7 @@ class Service:
             guard=self._guard,
             most_connections=config.connections or connection_limit(self._descriptors, self._slots),
             wake_delay_ticker=self._worker.delay_ticker.wake if self._worker is not None else lambda due_at: None,
+            move_clock=self._move_clock if config.moves_clock else None,
         )
         self.store_metrics = StoreMetrics(self._store, metrics)
         reads = [self._store.policies.shared_read, self._store.signing.shared_read]
@@ -112,6 +121,9 @@ class Service:
             reads.append(self._store.key_book.shared_read)
         self._joint_read = JointRead(self._store.client, reads)
         self._tickers = self._build_tickers()
+        self._clock_mover: ClockMover | None = None
+        if config.moves_clock and self._worker is not None:
+            self._clock_mover = ClockMover(self._store, self._worker, self._tickers)
 
     def _build_worker(self) -> Worker:
         return Worker(
@@ -139,6 +151,11 @@ class Service:
         if self.http_server.authorization.reads_keys:
             tickers.append(build("keys", self.note_keys, KEYS_EVERY_MS))
         return tickers
+
+    async def _move_clock(self, move: ClockMove) -> ClockState:
+        """Move the clock, as a caller of `later dev` asks. Raises: as `ClockMover.move`."""
+        assert self._clock_mover is not None
+        return await self._clock_mover.move(move)
 
     async def open(self) -> int | None:
         """Read the signing key and open the store; return how many tasks it holds.
@@ -309,8 +326,12 @@ def build_sender(
     descriptors: int,
     *,
     key_ring: Callable[[], KeyRing],
+    moved_ms: Callable[[], int],
 ) -> Sender:
-    """Return the sender with the HTTP client, and through the proxy, that the options say. It signs by `key_ring()`."""
+    """Return the sender with the HTTP client, and through the proxy, that the options say. It signs by `key_ring()`.
+
+    `moved_ms` returns how far the store's time is ahead of that of receivers.
+    """
     tls = read_client_tls(config.ca, config.receivers) if config.runs_worker else None
     proxy = None if config.proxy is None else Proxy.parse(config.proxy)
     max_idle = idle_limit(descriptors, config.concurrency)
@@ -323,4 +344,5 @@ def build_sender(
         guard=guard,
         refusals=RefusalReport(lambda why: metrics.callbacks_refused.labels(why).inc()),
         has_proxy=proxy is not None,
+        moved_ms=moved_ms,
     )

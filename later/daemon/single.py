@@ -14,7 +14,7 @@ from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
 from later.daemon.guard import log_guard, resolve_guard
 from later.daemon.lifecycle import Lifecycle, run_in_loop
-from later.daemon.listen import log_listening
+from later.daemon.listen import log_clock, log_listening
 from later.daemon.service import Service
 from later.metrics import Exposition, Metrics
 from later.worker.ticker import Ticker, TickResult, start_tickers
@@ -70,6 +70,8 @@ class SingleProcess:
         bound = await self._service.http_server.listen()
         if self._config.http_address is not None:
             log_listening(self._config.http_address, bound, self._config)
+        if self._config.moves_clock:
+            log_clock(bound, self._config)
 
     async def stop(self) -> None:
         """Stop the store last, whatever fails before."""

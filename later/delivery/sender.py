@@ -7,6 +7,7 @@ raises is a fault of later's own, and must not be held against the receiver.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from later.core.address_guard import AddressGuard
 from later.core.errors import MissingMaster
@@ -44,13 +45,16 @@ class Sender:
         guard: AddressGuard,
         refusals: RefusalReport,
         has_proxy: bool = False,
+        moved_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`moved_ms` returns how far the store's time is ahead of the machine's, which is that of receivers."""
         self._client = client
         self._signer = signer
         self._guard = guard
         self._refusals = refusals
         self._post = self._post_through_proxy if has_proxy else client.post
         self._requests = RequestBuilder(user_agent)
+        self._moved_ms = moved_ms
 
     async def start(self) -> None:
         """Start the client in the running event loop."""
@@ -73,6 +77,7 @@ class Sender:
         try:
             body = encode_body(task)
             contexts = self._signer.contexts(task, policy.sign, now)
+            now -= self._moved_ms()
             if contexts and len(body) > MAX_INLINE_BYTES:
                 signature = await sign_in_thread(contexts, task.id, now // 1000, body)
             else:

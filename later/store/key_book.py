@@ -48,19 +48,29 @@ _decode = msgspec.json.Decoder(StoredKey).decode
 
 
 class KeyBook:
-    """Reads and changes the keys, and writes when each was used. `monotonic` returns seconds."""
+    """Reads and changes the keys, and writes when each was used.
 
-    def __init__(self, client: StoreClient, keys: Keys, monotonic: Callable[[], float]) -> None:
+    `monotonic` returns seconds, and `moved_ms` how far the clock that counts is ahead of the store's own.
+    """
+
+    def __init__(
+        self,
+        client: StoreClient,
+        keys: Keys,
+        monotonic: Callable[[], float],
+        moved_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._client = client
         self._keys = [keys.api_keys, keys.key_uses]
         self._monotonic = monotonic
+        self._moved_ms = moved_ms
         self.latest = KeySet()
         """The keys as they were read last."""
         self._version: int | None = None
         self.read_at = -FRESH_S
         """When the keys were read last, by `monotonic`."""
         self._store_time = 0
-        """The store's time (ms) at the last read."""
+        """The time (ms) of the store's own clock at the last read."""
         self.shared_read = SharedRead(
             client, "keys_since", self._command, self._accept, monotonic, translate=_as_unavailable
         )
@@ -97,7 +107,7 @@ class KeyBook:
 
     def now(self) -> int:
         """Return the store's time (ms) by the last read, which is precise enough for the end of a key."""
-        return self._store_time + int((self._monotonic() - self.read_at) * 1000)
+        return self._store_time + self._moved_ms() + int((self._monotonic() - self.read_at) * 1000)
 
     async def change(self, decide: Callable[[KeySet, int], Mapping[str, ApiKey | None]]) -> None:
         """Write the keys that `decide` returns, by their ids, and remove those that are None.

@@ -25,6 +25,7 @@ from later.store.key_book import KeyBook
 from later.store.keys import Keys
 from later.store.lookup import Lookup
 from later.store.maintenance import Maintenance
+from later.store.moved_clock import MovedClock, read_moved
 from later.store.origin_holds import OriginHolds
 from later.store.permits import Permits
 from later.store.policies import PolicyBook
@@ -32,7 +33,7 @@ from later.store.pulls import Pulls
 from later.store.queue_book import QueueBook
 from later.store.scan import Scanner
 from later.store.schedules import Schedules
-from later.store.schema import Execute, check_store, stored_shards
+from later.store.schema import KNOWN_NEEDS, MOVED_CLOCK, Execute, check_store, stored_shards
 from later.store.settings import StoreSettings
 from later.store.signing_book import SigningBook
 from later.store.stats import Stats
@@ -63,6 +64,7 @@ class Store:
     expiry: Expiry
     bulk_jobs: BulkJobs
     stats: Stats
+    moved_clock: MovedClock
     topic_index: TopicIndex
     maintenance: Maintenance
     permits: Permits
@@ -129,13 +131,14 @@ def build_store(
         expiry=expiry,
         bulk_jobs=BulkJobs(client, keys),
         stats=stats,
+        moved_clock=MovedClock(client, keys, clock),
         topic_index=topic_index,
         maintenance=Maintenance(client, keys, topic_index),
         permits=Permits(client, keys, instance),
         origin_holds=OriginHolds(client, keys),
         policies=policies,
         queues=QueueBook(client, keys, policies, stats, topic_index, dead_letters),
-        key_book=KeyBook(client, keys, clock.monotonic),
+        key_book=KeyBook(client, keys, clock.monotonic, lambda: clock.moved_ms),
         audit_trail=AuditTrail(client, keys, clock),
         signing=SigningBook(client, keys, clock.monotonic, time.now),
         schedules=Schedules(client, keys),
@@ -154,15 +157,18 @@ def connect_store(
     after_check: Callable[[Execute], Awaitable[None]] | None = None,
     *,
     count_follow_ups: Callable[[str, int], None] = lambda field, count: None,
+    moves_clock: bool = False,
 ) -> Store:
     """Return a store that is checked, and that need not be running yet.
 
     It is checked before the first command on each server: nothing is written to a store that cannot serve. After that,
-    but still before the first command, `after_check` runs.
+    but still before the first command, `after_check` runs. With `moves_clock`, it is a store whose clock is moved.
     """
 
     async def check(execute: Execute) -> str:
-        server = await check_store(execute, settings.prefix, shards)
+        server = await check_store(execute, settings.prefix, shards, moves_clock=moves_clock)
+        if moves_clock:
+            clock.set_moved(await read_moved(execute, settings.prefix))
         if after_check is not None:
             await after_check(execute)
         return server
@@ -172,8 +178,12 @@ def connect_store(
     return build_store(client, clock, Keys(settings.prefix, shards), policy, instance, count_follow_ups)
 
 
-async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int) -> Store:
+async def open_store(
+    settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int, *, may_be_moved: bool = False
+) -> Store:
     """Open the store, of whatever server. It has the shards of its data, or `default_shards` if there is no data.
+
+    With `may_be_moved` it may be that of a `later dev`: then its time is the one to which the clock is moved by now.
 
     Raises:
         StoreMismatch: this version of later cannot use the data.
@@ -181,7 +191,10 @@ async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, defa
     """
     client = StoreClient(connect(settings.url, clock, settings.timeout_s), clock, timeout_s=settings.timeout_s)
     try:
-        stored = await stored_shards(client.execute_each, settings.prefix)
+        known_needs = KNOWN_NEEDS | {MOVED_CLOCK} if may_be_moved else KNOWN_NEEDS
+        stored = await stored_shards(client.execute_each, settings.prefix, known_needs)
+        if may_be_moved and stored is not None:
+            clock.set_moved(await read_moved(client.execute_each, settings.prefix))
     except BaseException:
         await client.aclose()
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any
 
 from later.core.errors import StoreMismatch
@@ -25,6 +25,8 @@ POLICY_CALLBACK = "callback"
 """The name of policies with a callback in `needs`: a version that does not know them lets tasks without one die."""
 FOLLOW_UPS = "follow-ups"
 """The name of policies with `on_dead` or `on_done` in `needs`: a version that does not know them ignores them."""
+MOVED_CLOCK = "moved-clock"
+"""The name of a clock that was moved in `needs`: only `later dev`, and commands that read how far, go by it."""
 KNOWN_NEEDS = frozenset({PULL, POLICY_CALLBACK, FOLLOW_UPS})
 """Names of the features that a store may need of its daemons. `needs` in `later:meta` lists them, separated by commas.
 
@@ -33,10 +35,11 @@ they would otherwise damage, and stores that do without it stay usable by all.
 """
 
 
-async def check_store(execute: Execute, prefix: str, shards: int) -> str:
+async def check_store(execute: Execute, prefix: str, shards: int, *, moves_clock: bool = False) -> str:
     """Check the server, and write or compare the layout in `later:meta`. Return the server's run id.
 
-    The layout is written only if it is missing: a store at maxmemory takes no addition.
+    The layout is written only if it is missing: a store at maxmemory takes no addition. With `moves_clock`, the store
+    is one whose clock is moved; nothing else may use it, and it may have been used by nothing else.
 
     Raises:
         StoreMismatch: this store cannot serve this configuration.
@@ -48,11 +51,17 @@ async def check_store(execute: Execute, prefix: str, shards: int) -> str:
     read: Command = ("HMGET", key, "schema", "needs", "shards")
     schema, needs, stored = raise_errors(await execute("open", [read]))[0]
     if schema is None or stored is None:
-        writes: list[Command] = [("HSETNX", key, "schema", SCHEMA_VERSION), ("HSETNX", key, "shards", shards)]
+        writes: list[Command] = [("HSETNX", key, "needs", MOVED_CLOCK)] if moves_clock else []
+        writes += [("HSETNX", key, "schema", SCHEMA_VERSION), ("HSETNX", key, "shards", shards)]
         if schema is None and stored is None:
             writes.append(("HSETNX", key, INDEX_IS_COMPLETE, 1))
         schema, needs, stored = raise_errors(await execute("open", [*writes, read]))[-1]
-    _check_data(schema, needs)
+    _check_data(schema, needs, KNOWN_NEEDS | {MOVED_CLOCK} if moves_clock else KNOWN_NEEDS)
+    if moves_clock and MOVED_CLOCK not in _parse_needs(needs):
+        raise StoreMismatch(
+            "this is the store of an ordinary daemon: `later dev` moves the clock only of a store of its own; "
+            "choose another --data, or none"
+        )
     if int(stored) != shards:
         raise StoreMismatch(
             f"--shards {shards}: the store's data was laid out with --shards {int(stored)}: "
@@ -61,7 +70,7 @@ async def check_store(execute: Execute, prefix: str, shards: int) -> str:
     return run_id(info)
 
 
-async def stored_shards(execute: Execute, prefix: str) -> int | None:
+async def stored_shards(execute: Execute, prefix: str, known_needs: Set[str] = KNOWN_NEEDS) -> int | None:
     """Return how many shards the store's data has; None if there is no data.
 
     Raises:
@@ -72,24 +81,33 @@ async def stored_shards(execute: Execute, prefix: str) -> int | None:
     schema, needs, shards = raise_errors(await execute("open", [read]))[0]
     if schema is None or shards is None:
         return None
-    _check_data(schema, needs)
+    _check_data(schema, needs, known_needs)
     return int(shards)
 
 
-def _check_data(schema: bytes, needs: bytes | None) -> None:
-    """Refuse data that this version of later cannot use. Raises StoreMismatch."""
+def _check_data(schema: bytes, needs: bytes | None, known_needs: Set[str]) -> None:
+    """Refuse data that this version of later, or this command, cannot use. Raises StoreMismatch."""
     if int(schema) != SCHEMA_VERSION:
         raise StoreMismatch(
             f"the store's data has schema version {int(schema)}, this later knows {SCHEMA_VERSION}: "
             "run the version that wrote it, or choose another --prefix"
         )
-    names = {name.strip() for name in (needs or b"").decode("utf-8", "replace").split(",")} - {""}
-    unknown = ", ".join(escape_name(name) for name in sorted(names - KNOWN_NEEDS))
+    unknown_needs = _parse_needs(needs) - known_needs
+    if MOVED_CLOCK in unknown_needs:
+        raise StoreMismatch(
+            "this is the store of a `later dev`, whose clock is moved: no other daemon or job may use it; "
+            "choose another --data, --redis or --prefix"
+        )
+    unknown = ", ".join(escape_name(name) for name in sorted(unknown_needs))
     if unknown:
         raise StoreMismatch(
             f"the store's data needs what this version of later does not know: {unknown}: "
             "update later, or choose another --prefix"
         )
+
+
+def _parse_needs(needs: bytes | None) -> set[str]:
+    return {name.strip() for name in (needs or b"").decode("utf-8", "replace").split(",")} - {""}
 
 
 async def server_info(execute: Execute) -> dict[str, str]:

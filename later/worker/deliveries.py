@@ -181,11 +181,11 @@ class DeliveryPool:
     async def drain(self, timeout_s: float) -> None:
         """Let deliveries in flight finish, cancel those that take longer, and give back their tasks."""
         await asyncio.sleep(0)  # a delivery that was cancelled before its first step could not give its task back
-        await self._wait(timeout_s)
+        await self.wait_until_idle(timeout_s)
         for delivery in self._running:
             if delivery.result is None:
                 delivery.cancel()
-        await self._wait(SETTLE_GRACE_S)
+        await self.wait_until_idle(SETTLE_GRACE_S)
         left = list(self._running)
         for delivery in left:
             delivery.cancel()
@@ -199,7 +199,12 @@ class DeliveryPool:
         if self._put_backs:
             log.warning("tasks not given back", count=len(self._put_backs))
 
-    async def _wait(self, timeout_s: float) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """True if no delivery is in flight, and all that have ended are settled."""
+        return not self._running
+
+    async def wait_until_idle(self, timeout_s: float) -> None:
         """Wait until all deliveries have ended, but no longer than this."""
         if self._running:
             self._all_ended.clear()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import structlog
@@ -65,6 +66,7 @@ class Ticker:
         self._after_error_ms = interval_ms if after_error_ms is None else after_error_ms
         self._count_error = count_error
         self._awake = asyncio.Event()
+        self._ticking = asyncio.Lock()
         self._wakes_at: float = -math.inf
         self._sleep: _Sleep | None = None
         self._stopping = False
@@ -109,12 +111,22 @@ class Ticker:
         if self._sleep is not None:
             self._sleep.end_at(at)
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Run a block in which no tick runs: it begins when the current one has ended."""
+        async with self._ticking:
+            yield
+
     async def run(self) -> None:
         while not self._stopping:
             await self._pause(await self.tick())
 
     async def tick(self) -> float:
-        """Call the tick function once; return the pause in ms until the next call."""
+        """Call the tick function once, alone; return the pause in ms until the next call."""
+        async with self._ticking:
+            return await self._tick_alone()
+
+    async def _tick_alone(self) -> float:
         self._wakes_at = math.inf  # a wake during the tick may concern work that the tick has already passed
         try:
             started_at = int(await self._now())

@@ -42,7 +42,7 @@ class Upkeep:
         self.resumer = Resumer(store)
         self.unack_ticker = self.build_ticker("unack", self.unack_requeuer.tick, requeue_every_ms)
         self.error_ticker = self.build_ticker("error", self.error_requeuer.tick, requeue_every_ms)
-        self._tickers = (
+        self.tickers = (
             self.unack_ticker,
             self.error_ticker,
             self.build_ticker("expiry", self.expirer.tick, EXPIRY_EVERY_MS),
@@ -62,11 +62,11 @@ class Upkeep:
         )
 
     def start(self) -> None:
-        start_tickers(self._tickers, self._metrics)
+        start_tickers(self.tickers, self._metrics)
 
     async def stop(self) -> None:
         """Let the current ticks finish, and start no others."""
-        await asyncio.gather(*(ticker.stop() for ticker in self._tickers))
+        await asyncio.gather(*(ticker.stop() for ticker in self.tickers))
 
     async def tick_dead(self, now: int) -> TickResult:
         """Remove dead tasks, then forget what was remembered for long enough."""

@@ -15,7 +15,7 @@ from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
 from later.worker.put_back import PutBackQueue
 from later.worker.throttle import Throttle
-from later.worker.ticker import start_tickers
+from later.worker.ticker import Ticker, start_tickers
 from later.worker.upkeep import Upkeep
 
 FALLBACK_MS = 5000
@@ -89,6 +89,10 @@ class Worker:
             stack.push_async_callback(self.throttle.stop)
             stack.push_async_callback(self.deliveries.drain, timeout_s)
             await asyncio.gather(self.delay_ticker.stop(), self.upkeep.stop())
+
+    @property
+    def tickers(self) -> tuple[Ticker, ...]:
+        return (self.delay_ticker, *self.upkeep.tickers)
 
     def wake(self, due_at: int | None = None) -> None:
         """Claim due tasks now, or at `due_at` (ms)."""

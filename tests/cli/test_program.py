@@ -29,6 +29,8 @@ COMMAND_WORDS = [
     for name, command in COMMANDS.items()
     for words in ([(name, sub) for sub in command.commands] if isinstance(command, click.Group) else [(name,)])
 ]
+DEV = ("dev",)
+"""The only group that does something by itself."""
 
 
 @pytest.mark.system
@@ -110,7 +112,7 @@ def test_a_command_is_listed_with_the_first_sentence_of_its_help(name: str) -> N
     assert later.lazy_commands[name].help == " ".join(first_sentence.split())
 
 
-@each_case("words", [words for words in COMMAND_WORDS if words != ("keys", "make")])
+@each_case("words", [DEV, *(words for words in COMMAND_WORDS if words != ("keys", "make"))])
 def test_every_command_has_help_with_an_example_and_its_options_with_defaults_and_variables(
     words: tuple[str, ...], capsys: Capture
 ) -> None:
@@ -170,6 +172,8 @@ def expected_options(words: tuple[str, ...]) -> list[Option]:
         return [o for o in OPTIONS if o.name != "url" and o.key in {parameter.name for parameter in command.params}]
     if words == ("handlers", "apply"):
         return [option for option in OPTIONS if option.name in CONNECTION_OPTIONS]
+    if words[0] == "dev" and words != DEV:
+        return [option for option in OPTIONS if CLIENT_COMMAND in option.commands]
     named = {name for option in OPTIONS for name in option.commands}
     return [option for option in OPTIONS if (words[0] if words[0] in named else CLIENT_COMMAND) in option.commands]
 
@@ -177,6 +181,7 @@ def expected_options(words: tuple[str, ...]) -> list[Option]:
 @each_case(
     ("group", "listed"),
     [
+        ("dev", ["advance", "advance-to", "clock"]),
         ("topics", ["list", "show", "set", "unset", "pause", "resume", "purge"]),
         ("namespaces", ["show", "set", "unset"]),
         ("schedules", ["put", "get", "list", "delete", "pause", "resume", "run-now", "next"]),
@@ -199,7 +204,8 @@ def listed_commands(help: str) -> list[str]:
 def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert exit_code_of("--help") == 0
     assert listed_commands(capsys.readouterr().out) == [
-        *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
+        *("up", "serve", "worker", "dev"), *("create", "query", "delete"),
+        *("list", "explain", "update", "run-now", "dead"),
         *("claim", "ack", "nack", "release", "extend", "work"),
         *("topics", "namespaces", "schedules", "handlers", "bulk"),
         *("keys", "secrets", "audit", "check", "status", "doctor"),

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-m", "later")
 TERMINAL = (sys.executable, str(HERE / "terminal.py"))
 """The command in the foreground of a terminal; the terminal's name must follow."""
-LISTEN_OPTIONS = {"up": "--listen", "serve": "--listen", "worker": "--health"}
+LISTEN_OPTIONS = {"up": "--listen", "dev": "--listen", "serve": "--listen", "worker": "--health"}
 
 _numbers = itertools.count()
 

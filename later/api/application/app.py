@@ -13,6 +13,7 @@ from later.api.authorization import Authorization, NoScope
 from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
 from later.api.callback_check import CallbackCheck
 from later.api.claims import ClaimHandlers
+from later.api.clock_moves import ClockHandlers, MoveClock
 from later.api.cross_site import CrossSiteProtection
 from later.api.due_signals import DueSignals
 from later.api.edits import EditHandlers
@@ -70,8 +71,9 @@ def build_app(
     cross_site_protection: CrossSiteProtection,
     health: HealthSource,
     wake_delay_ticker: Callable[[int], None],
+    move_clock: MoveClock | None = None,
 ) -> web.Application:
-    """Build the application of `later serve`.
+    """Build the application of `later serve`, or, with `move_clock`, that of `later dev`.
 
     `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
     `guard` judges the callbacks that are written.
@@ -107,6 +109,10 @@ def build_app(
             why_not_ready=health.why_not_ready,
         ),
     ]
+    if move_clock is not None:
+        clock = ClockHandlers(store=store, move=move_clock, queues=claims.queues, authorization=authorization)
+        routes.append(Route("GET", "/dev/clock", clock.show, Scope.READ))
+        routes.append(Route("POST", "/dev/clock", clock.move, Scope.ADMIN))
     app = _build_from_routes(routes, authorization, cross_site_protection, metrics, answer_error)
     app.on_shutdown.append(claims.end_waiting)
     return app
