@@ -20,7 +20,7 @@ from later.store.scripts import Command
 MOVED_BY = "moved_ms"
 """The field of `later:meta` with how far (ms) the clock is moved."""
 SCAN_COUNT = 1000
-_PARTS = 5
+_PARTS = 6
 """Commands of a look at one shard."""
 
 
@@ -28,7 +28,8 @@ class DueWork(NamedTuple):
     """What workers have to do in the store.
 
     `is_due` is true if there is something to do now; `held_until` is when the first hold of a topic ends that has a due
-    task, and `next_at` when the next task is due, or the next lease, ttl or hold ends. Times are in ms; None: never.
+    task, and `next_at` when the next task is due, the next schedule fires, or the next lease, ttl
+    or hold ends. Times are in ms; None: never.
     """
 
     is_due: bool
@@ -102,7 +103,7 @@ class MovedClock:
 
 def _look_commands(shard: Shard) -> Sequence[Command]:
     """Return the commands that read the topics that are held, and the first entry of each set of what is due."""
-    firsts = (shard.wakes[Bucket.ERROR], shard.wakes[Bucket.UNACK], shard.expiry)
+    firsts = (shard.wakes[Bucket.ERROR], shard.wakes[Bucket.UNACK], shard.expiry, shard.firings)
     return [
         ("ZRANGE", shard.wakes[Bucket.DELAY], *HELD_RANGE, "WITHSCORES"),
         ("ZRANGE", shard.wakes[Bucket.DELAY], *UNHELD_RANGE, "LIMIT", 0, 1, "WITHSCORES"),
