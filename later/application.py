@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from later.client.answers import ScheduleInfo
 from later.core.durations import Seconds, to_seconds
+from later.core.errors import NotFound
 from later.handlers.connected import ConnectedHandlers
 from later.handlers.context import Carried
+from later.handlers.declared_schedules import ScheduleChange, is_undeclared, schedule_changes
 from later.handlers.dispatch import DEFAULT_THREADS, HandlerDispatcher
 from later.handlers.handler import Handler
 from later.handlers.handler_metrics import HandlerMetrics
@@ -185,6 +188,74 @@ class Later(ConnectedHandlers):
     def django(self) -> Callable[[Any], Any]:
         """Return a view of Django that takes the calls."""
         return django_view(self._get_receiver())
+
+    # Schedules
+
+    async def apply_schedules(self, *, dry_run: bool = False) -> Sequence[ScheduleChange]:
+        """Put the schedules that handlers declare, unless it is a dry run; return what differed.
+
+        Call this when you deploy, not when you start; `later handlers apply` asks first. No other schedule is touched:
+        one whose declaration is gone fires until it is deleted, see `undeclared_schedules`.
+
+        Raises:
+            LaterError: a schedule is refused, or the daemon does not answer. Those before it are put.
+            TypeError: a handler cannot read the payload of its schedule, or misses one.
+            ValueError: two handlers declare schedules of the same id.
+        """
+        changes: list[ScheduleChange] = []
+        for id, fields in self.declared_schedules().items():
+            applied = await self.client.policy(fields["topic"])
+            try:
+                found = await self.client.schedule(id)
+            except NotFound:
+                found = None
+            differing = schedule_changes(id, fields, found, applied)
+            if differing and not dry_run:
+                await self.client.put_schedule(id, **fields)
+            changes += differing
+        return changes
+
+    def apply_schedules_sync(self, *, dry_run: bool = False) -> Sequence[ScheduleChange]:
+        """Put the schedules that handlers declare, as `apply_schedules` does."""
+        changes: list[ScheduleChange] = []
+        for id, fields in self.declared_schedules().items():
+            applied = self.client_sync.policy(fields["topic"])
+            try:
+                found = self.client_sync.schedule(id)
+            except NotFound:
+                found = None
+            differing = schedule_changes(id, fields, found, applied)
+            if differing and not dry_run:
+                self.client_sync.put_schedule(id, **fields)
+            changes += differing
+        return changes
+
+    async def undeclared_schedules(self) -> Sequence[ScheduleInfo]:
+        """Return the schedules of this application's topics that no handler declares: other people's, or old ones."""
+        declared = self.declared_schedules()
+        return [found async for found in self.client.schedules() if is_undeclared(found, declared, self.topics)]
+
+    def undeclared_schedules_sync(self) -> Sequence[ScheduleInfo]:
+        """Return the schedules that no handler declares, as `undeclared_schedules` does."""
+        declared = self.declared_schedules()
+        return [found for found in self.client_sync.schedules() if is_undeclared(found, declared, self.topics)]
+
+    def declared_schedules(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what handlers declare of schedules: the arguments of the client's `put_schedule`, by the id.
+
+        Raises:
+            TypeError: a handler cannot read the payload of its schedule, or misses one.
+            ValueError: two handlers declare schedules of the same id.
+        """
+        declared: dict[str, Mapping[str, Any]] = {}
+        for handler in self:
+            for schedule in handler.schedules.values():
+                if schedule.id in declared:
+                    topics = f"{declared[schedule.id]['topic']} and {handler.topic}"
+                    raise ValueError(f"the schedule {schedule.id} is declared at two handlers, of {topics}")
+                content = handler.schedule_content(schedule)
+                declared[schedule.id] = schedule.fields(handler.topic, content, self._callback)
+        return declared
 
     # Workers
 

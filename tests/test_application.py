@@ -246,8 +246,8 @@ async def test_a_task_that_waits_is_updated_by_its_handlers_payload(tasks: Later
 def test_all_that_an_application_asks_has_a_twin_for_threads_without_a_loop(api: ApiServer) -> None:
     twins = {name.removesuffix("_sync") for name in dir(Later) if name.endswith("_sync")} - {"client", "send_draft"}
     assert twins == {
-        "apply_policies", "cancel", "enqueue", "enqueue_many", "explain", "get", "list", "pause", "policy", "redrive",
-        "resume", "run_now", "update",
+        "apply_policies", "apply_schedules", "cancel", "enqueue", "enqueue_many", "explain", "get", "list", "pause",
+        "policy", "redrive", "resume", "run_now", "undeclared_schedules", "update",
     }  # fmt: skip
     for name in twins:
         assert signature_of(getattr(Later, name)) == signature_of(getattr(Later, f"{name}_sync"))

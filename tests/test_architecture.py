@@ -74,6 +74,7 @@ QUALIFIED_BY_PACKAGE = {
     "policies": "store has the policies, api the handlers",
     "pool": "delivery keeps connections, processes the children of a supervisor",
     "progress": "bulk measures the progress of a job, cli shows it",
+    "schedules": "store has the scripts, api the handlers, cli the commands",
     "task": "core has the task that the store holds, handlers the one that a handler is called for",
     "server": "api has the HTTP server, embedded the store's",
     "store": "bulk has the transport, embedded starts and stops the server",

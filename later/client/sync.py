@@ -309,7 +309,7 @@ class Client:
         It fires by `cron` (`"0 9 * * 1-5"`, `"@daily"`), in the time of `zone` (UTC without one), or `every` so often,
         counted from `start`. `catch_up` decides on the times that it missed: `one`, the latest, fires late; `all`; or
         `none`. Each task is due up to `jitter` after its time. The rest is as in `create`. The same call again changes
-        nothing. `paused` of None leaves the schedule paused, or not, as it is.
+        nothing; `paused` counts only where it differs from the call before, so what an operator paused stays so.
         """
         fitted = self._fit_callback(topic, callback)
         return self._send(

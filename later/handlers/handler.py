@@ -14,6 +14,7 @@ from later.client.calls import IfExistsValue
 from later.core.durations import Seconds
 from later.core.errors import Refused
 from later.core.task import Draft
+from later.handlers.declared_schedules import NO_PAYLOAD, DeclaredSchedule
 from later.handlers.dependencies import check_dependencies
 from later.handlers.parameters import Parameters, read_parameters, resolve_parameters
 from later.handlers.payload_codec import Codec, make_codec
@@ -114,6 +115,8 @@ class Handler(Generic[Payload]):
         self.policy = policy
         self.follows = follows
         self._registry = registry
+        self.schedules: dict[str, DeclaredSchedule] = {}
+        """The schedules that are declared at this handler, by their ids."""
         self.slots = Slots(concurrency)
         self._codec = codec
         self._types = resolve_parameters(function, topic, local_names)
@@ -203,6 +206,24 @@ class Handler(Generic[Payload]):
         options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
         return self._registry.find_application().build_draft(self, payload, options)
 
+    def add_schedule(self, schedule: DeclaredSchedule) -> None:
+        """Declare a schedule of this handler. Raises ValueError: it has one of this id."""
+        if schedule.id in self.schedules:
+            raise ValueError(f"{self.topic}: two schedules have the id {schedule.id}: give one of them another one")
+        self.schedules[schedule.id] = schedule
+
+    def schedule_content(self, schedule: DeclaredSchedule) -> str:
+        """Return the content of the tasks of a schedule.
+
+        Raises:
+            TypeError: the handler cannot read its payload, or takes one that the schedule does not have.
+        """
+        if schedule.payload is not NO_PAYLOAD:
+            return self.encode(schedule.payload)
+        if self.parameters.payload is not None and not self.parameters.has_default:
+            raise TypeError(f"{self.topic}: its handler takes a payload: declare its schedule with payload=…")
+        return ""
+
     @property
     def topics(self) -> tuple[str, ...]:
         """Its topic, and those that it does, too."""
@@ -226,6 +247,8 @@ class Handler(Generic[Payload]):
         check_dependencies(self.parameters)
         if self.parameters.payload is not None:
             _ = self.codec
+        for schedule in self.schedules.values():
+            self.schedule_content(schedule)
 
     def decode(self, content: str) -> dict[str, Any]:
         """Return the payload of a task's content, by the name of its parameter; empty if the function takes none.

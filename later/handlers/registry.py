@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import FrameType
 from typing import Any, Concatenate, NamedTuple, Protocol, TypeVar, overload
 
 from later.client.answers import Info
+from later.client.schedule_calls import CatchUpValue
 from later.core.durations import Seconds, to_seconds
 from later.core.errors import HandlerExists, NotConfigured
 from later.core.validation import DEFAULT_NAMESPACE, check_namespace, parse_topic
+from later.handlers.declared_schedules import NO_PAYLOAD, declare_schedule
 from later.handlers.handler import Enqueuer, Handler
 from later.handlers.payload_codec import Codec, JsonCodec
 from later.handlers.task import Task
 
 Payload = TypeVar("Payload")
+Scheduled = TypeVar("Scheduled")
 
 CallNext = Callable[[Task[Any]], Awaitable[object]]
 Middleware = Callable[[Task[Any], CallNext], Awaitable[object]]
@@ -31,6 +35,26 @@ class Register(Protocol):
     def __call__(self, function: Callable[[], Any], /) -> Handler[None]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Payload, ...], Any], /) -> Handler[Payload]: ...
+
+
+class DeclareSchedule(Protocol):
+    """The decorator that `every(…)` and `cron(…)` return without a payload: of a function or of its handler."""
+
+    @overload
+    def __call__(self, handler: Handler[Payload], /) -> Handler[Payload]: ...  # type: ignore[overload-overlap]  # a handler can be called, too: it comes first
+    @overload
+    def __call__(self, function: Callable[[], Any], /) -> Handler[None]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Payload, ...], Any], /) -> Handler[Payload]: ...
+
+
+class DeclarePayloadSchedule(Protocol[Scheduled]):
+    """The decorator that they return with a payload: of what takes this payload."""
+
+    @overload
+    def __call__(self, handler: Handler[Scheduled], /) -> Handler[Scheduled]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Scheduled, ...], Any], /) -> Handler[Scheduled]: ...
 
 
 class Entry(NamedTuple):
@@ -115,6 +139,107 @@ class Handlers:
 
         return register
 
+    @overload
+    def every(
+        self,
+        period: Seconds,
+        /,
+        *,
+        id: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        catch_up: CatchUpValue | None = None,
+        jitter: Seconds | None = None,
+    ) -> DeclareSchedule: ...
+    @overload
+    def every(
+        self,
+        period: Seconds,
+        /,
+        *,
+        payload: Scheduled,
+        id: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        catch_up: CatchUpValue | None = None,
+        jitter: Seconds | None = None,
+    ) -> DeclarePayloadSchedule[Scheduled]: ...
+    def every(
+        self,
+        period: Seconds,
+        /,
+        *,
+        payload: Any = NO_PAYLOAD,
+        id: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        catch_up: CatchUpValue | None = None,
+        jitter: Seconds | None = None,
+    ) -> Any:
+        """Declare that a handler runs each `period`, counted from `start`. A function becomes a handler first.
+
+        The schedule is put by `apply_schedules` and `later handlers apply`, never by itself. Its `id` is the topic,
+        with `:` for `/`, unless it is given. `catch_up` decides on the times that it missed, `jitter` is how much later
+        than its time a task is due, at most.
+
+        Raises:
+            Refused: a duration is none, or a time has no zone.
+            ValueError: the id is none, or that of another schedule of this handler; or the period is under a second.
+        """
+        timing = {"every": period, "start": start, "end": end, "catch_up": catch_up, "jitter": jitter}
+        return self._declare(id, payload, timing)
+
+    @overload
+    def cron(
+        self,
+        expression: str,
+        /,
+        *,
+        zone: str | None = None,
+        id: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        catch_up: CatchUpValue | None = None,
+        jitter: Seconds | None = None,
+    ) -> DeclareSchedule: ...
+    @overload
+    def cron(
+        self,
+        expression: str,
+        /,
+        *,
+        payload: Scheduled,
+        zone: str | None = None,
+        id: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        catch_up: CatchUpValue | None = None,
+        jitter: Seconds | None = None,
+    ) -> DeclarePayloadSchedule[Scheduled]: ...
+    def cron(
+        self,
+        expression: str,
+        /,
+        *,
+        payload: Any = NO_PAYLOAD,
+        zone: str | None = None,
+        id: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        catch_up: CatchUpValue | None = None,
+        jitter: Seconds | None = None,
+    ) -> Any:
+        """Declare that a handler runs by a cron expression, in the time of `zone` (UTC without one), as by `every`.
+
+        Raises:
+            Refused: a duration is none, or a time has no zone.
+            ValueError: the id is none, or that of another schedule of this handler.
+        """
+        timing = {
+            "cron": expression, "zone": zone, "start": start, "end": end, "catch_up": catch_up, "jitter": jitter,
+        }  # fmt: skip
+        return self._declare(id, payload, timing)
+
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around each run of these handlers, inside of those that were added before."""
         self.middlewares.append(function)
@@ -175,6 +300,19 @@ class Handlers:
         """
         for handler in self:
             handler.check()
+
+    def _declare(self, id: str | None, payload: Any, timing: Mapping[str, Any]) -> Callable[[Any], Handler[Any]]:
+        """Return the decorator that declares a schedule of a handler, or of a function, which becomes one."""
+
+        def declare(function: Any) -> Handler[Any]:
+            is_handler = isinstance(function, Handler)
+            handler = (
+                function if is_handler else self._register(function, None, _local_names(function, sys._getframe(1)))
+            )
+            handler.add_schedule(declare_schedule(handler.topic, id=id, payload=payload, **timing))
+            return handler
+
+        return declare
 
     def _register(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 State = TypeVar("State")
@@ -48,6 +48,21 @@ class Task(Generic[State]):
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     state: State = field(default=None, repr=False)  # type: ignore[assignment]  # an application without a lifespan has none
     deadline: Deadline = field(repr=False)
+
+    @property
+    def scheduled_at(self) -> datetime | None:
+        """The time of its schedule for which the task was created; None if no schedule created it."""
+        try:
+            return datetime.fromisoformat(self.headers["later-scheduled"]).astimezone(UTC)
+        except (KeyError, ValueError, OverflowError):
+            return None
+
+    @property
+    def lateness(self) -> timedelta | None:
+        """How long after that time the task was created: more than moments if the schedule missed its time."""
+        if self.scheduled_at is None or self.created_at is None:
+            return None
+        return max(self.created_at - self.scheduled_at, timedelta())
 
     def time_left(self) -> float:
         """Return the seconds until the attempt must have ended; later then makes the next one."""

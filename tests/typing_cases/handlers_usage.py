@@ -56,6 +56,34 @@ async def gave_up(dead: Info, task: Task[Any]) -> None:
 async def wrong_gave_up(dead: int) -> None: ...
 
 
+@tasks.every("1h")
+async def hourly() -> None: ...
+
+
+@tasks.cron("0 9 * * 1-5", zone="Europe/Berlin", catch_up="all")
+@tasks.handler("morning", concurrency=1)
+async def morning() -> None: ...
+
+
+@tasks.every(60, payload=Remind(1))
+@tasks.every(timedelta(hours=1), payload=Remind(2), id="hourly-remind")
+async def remind_hourly(reminder: Remind) -> None: ...
+
+
+@tasks.every(60, payload=17)  # error: expected "def (int, /, *Any, **Any) -> Any"
+async def wrong_payload(reminder: Remind) -> None: ...
+
+
+def schedules() -> None:
+    i: Handler[None] = hourly
+    j: Handler[None] = morning
+    k: Handler[Remind] = remind_hourly
+    tasks.every()  # error: All overload variants
+    tasks.cron("@daily", catch_up="some")  # error: No overload variant
+    late: timedelta | None = current().lateness  # error: "None"
+    print(i, j, k, late)
+
+
 def types() -> None:
     a: Handler[Remind] = bare
     b: Handler[Remind] = with_options

@@ -75,7 +75,7 @@ def schedules() -> None:
     help="Of the times that it missed: the latest fires late (one), all do, or none.  [default: one]",
 )
 @click.option("--jitter", type=DURATION, help="How much later than its time a task is due, at most.  [default: 0s]")
-@click.option("--paused", type=SWITCH, help="Whether it is paused.  [default: as it is; a new one is not]")
+@click.option("--paused", type=SWITCH, help="Whether it is put paused; what was paused stays so.  [default: off]")
 @click.option("--topic", metavar="TEXT", required=True, help="Topic of the tasks.")
 @click.option(
     "--callback",
