@@ -10,9 +10,23 @@ if TYPE_CHECKING:
     from later.handlers.parameters import Depends
     from later.handlers.registry import Handlers
     from later.handlers.task import Task, current
+    from later.in_process.store_claims import StoreClaims
     from later.receiver.signed import Signed
 
-__all__ = ["Busy", "Dead", "Depends", "Handler", "Handlers", "Hold", "Later", "Retry", "Signed", "Task", "current"]
+__all__ = [
+    "Busy",
+    "Dead",
+    "Depends",
+    "Handler",
+    "Handlers",
+    "Hold",
+    "Later",
+    "Retry",
+    "Signed",
+    "StoreClaims",
+    "Task",
+    "current",
+]
 __version__ = "0.1.0"
 
 _MODULES = {
@@ -25,6 +39,7 @@ _MODULES = {
     "Later": "later.application",
     "Retry": "later.handlers.control",
     "Signed": "later.receiver.signed",
+    "StoreClaims": "later.in_process.store_claims",
     "Task": "later.handlers.task",
     "current": "later.handlers.task",
 }
@@ -37,7 +52,12 @@ if not TYPE_CHECKING:  # a type checker would take it for any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module  # noqa: PLC0415  # a command imports nothing before it handles signals
 
-        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        try:
+            value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        except ModuleNotFoundError as error:
+            if name != "StoreClaims" or (error.name or "").partition(".")[0] == "later":
+                raise
+            raise ImportError(f"{name} needs the server: pip install 'later[server]'", name=error.name) from None
         return value
 
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from later.client.answers import ScheduleInfo
+from later.client.backend import NETWORK
 from later.core.durations import Seconds, to_seconds
 from later.core.errors import NotFound
 from later.handlers.connected import ConnectedHandlers
@@ -18,6 +19,7 @@ from later.handlers.declared_schedules import ScheduleChange, is_undeclared, sch
 from later.handlers.dispatch import DEFAULT_THREADS, HandlerDispatcher
 from later.handlers.handler import Handler
 from later.handlers.handler_metrics import HandlerMetrics
+from later.puller.embedded_later import EmbeddedLater
 from later.receiver.asgi import AsgiReceiver
 from later.receiver.frameworks import add_receiver, aiohttp_handler, django_view
 from later.receiver.receiver import Receiver
@@ -27,6 +29,9 @@ from later.receiver.wsgi import WsgiReceiver
 if TYPE_CHECKING:
     from later.puller.claim_source import ClaimSource
 
+EMBEDDED_URL = "http://later.in-process"
+"""What the clients of an application with an embedded later are told. They never connect to it."""
+
 Lifespan = Callable[["Later"], AbstractAsyncContextManager[Any]]
 """A function that opens the resources of an application, such as a connection pool. Its value is `task.state`."""
 
@@ -34,6 +39,7 @@ Lifespan = Callable[["Later"], AbstractAsyncContextManager[Any]]
 class Later(ConnectedHandlers):
     """An application's handlers, which later calls at `callback`, and its client of the later at `url`.
 
+    A `StoreClaims` in place of the URL keeps the tasks in a store, without a daemon: this process claims them itself.
     `key` is an API key, the file `ca` has authorities that are trusted besides the machine's. Handlers without a
     namespace of their own are in `namespace`. With `signed`, calls must be signed. `context` are the parts of the
     context that tasks carry to their handlers. `lifespan` makes the state of handlers. Handlers that are not async run
@@ -46,7 +52,7 @@ class Later(ConnectedHandlers):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | EmbeddedLater | None = None,
         *,
         key: str | None = None,
         ca: str | None = None,
@@ -61,7 +67,7 @@ class Later(ConnectedHandlers):
         coalesce: bool = True,
     ) -> None:
         super().__init__(
-            url,
+            None if isinstance(url, EmbeddedLater) else url,
             key=key,
             ca=ca,
             callback=callback,
@@ -71,6 +77,9 @@ class Later(ConnectedHandlers):
             check=check,
             coalesce=coalesce,
         )
+        self._embedded: EmbeddedLater | None = None
+        if isinstance(url, EmbeddedLater):
+            self._embed(url)
         self._signed = signed
         self._make_state = lifespan
         self._state: Any = None
@@ -120,25 +129,41 @@ class Later(ConnectedHandlers):
     # State
 
     async def __aenter__(self) -> Self:
-        """Resolve all handlers, and enter the lifespan. Raises TypeError: a handler's types cannot be resolved."""
+        """Resolve all handlers, open an embedded store, and enter the lifespan.
+
+        Raises:
+            TypeError: a handler's types cannot be resolved.
+            LaterError: the embedded store cannot be used.
+        """
         self.check()
-        stack = AsyncExitStack()
-        if self._make_state is not None and not self._entered:
-            self._state = await stack.enter_async_context(self._make_state(self))
-        self._entered.append(stack)
+        async with AsyncExitStack() as stack:
+            if not self._entered:
+                if self._embedded is not None:
+                    await stack.enter_async_context(self._embedded)
+                    if self._callback is None:
+                        await self._embedded.pull([topic for handler in self for topic in handler.topics])
+                stack.push_async_callback(self._close)
+                if self._make_state is not None:
+                    self._state = await stack.enter_async_context(self._make_state(self))
+            self._entered.append(stack.pop_all())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Leave the lifespan, and close what this application has opened."""
-        stack = self._entered.pop()
-        try:
-            await stack.__aexit__(kind, error, traceback)
-        finally:
-            if not self._entered:
-                self._dispatcher.close()
-                await self._close_clients()
+        opened = self._entered[0]
+        self._entered.pop()
+        if not self._entered:
+            await opened.__aexit__(kind, error, traceback)
+
+    async def _close(self) -> None:
+        """Close what this application has opened, while an embedded store is still open."""
+        self._dispatcher.close()
+        await self._close_clients()
+
+    def _embed(self, embedded: EmbeddedLater) -> None:
+        self._embedded, self._url, self._backend = embedded, EMBEDDED_URL, embedded.backend
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncIterator[None]:
@@ -265,18 +290,42 @@ class Later(ConnectedHandlers):
         """Claim the tasks of pulled topics, and run their handlers, until this is cancelled.
 
         Then nothing more is claimed; what runs has `drain`, and what still runs is given back. `only` are the handlers
-        whose tasks are claimed; all without it. `claims` takes the place of the API of `url`.
+        whose tasks are claimed; all without it. `claims` takes the place of the API of `url`. If it is a `StoreClaims`,
+        and there is no URL, it also takes the application's calls meanwhile.
 
         Raises:
             NotConfigured: the application does not know where later is.
             TypeError: a handler's types cannot be resolved.
+            LaterError: an embedded store cannot be used.
         """
         from later.puller.claim_source import ApiClaims  # noqa: PLC0415  # most applications are called
         from later.puller.pull_worker import PullWorker  # noqa: PLC0415
 
-        async with self:
+        handlers = list(only or self)
+        async with AsyncExitStack() as stack:
+            if isinstance(claims, EmbeddedLater):
+                await stack.enter_async_context(self._embedded_in(claims))
+            await stack.enter_async_context(self)
+            embedded = claims if isinstance(claims, EmbeddedLater) else None if claims else self._embedded
+            if embedded is not None:
+                await embedded.pull([topic for handler in handlers for topic in handler.topics])
+                claims = embedded.claims(lambda: self._state)
             source = claims or ApiClaims(self.client, lambda: self._state)
-            await PullWorker(list(only or self), self._dispatcher, source).run(to_seconds("drain", drain))
+            await PullWorker(handlers, self._dispatcher, source).run(to_seconds("drain", drain))
+
+    @asynccontextmanager
+    async def _embedded_in(self, embedded: EmbeddedLater) -> AsyncIterator[None]:
+        """Keep an embedded later open. If this application has no other, it is the application's meanwhile."""
+        async with embedded:
+            if self._url is not None:
+                yield
+                return
+            self._embed(embedded)
+            try:
+                yield
+            finally:
+                self._embedded, self._url, self._backend = None, None, NETWORK
+                self._async_client = self._sync_client = None
 
     def _get_receiver(self) -> Receiver:
         if self._receiver is None:

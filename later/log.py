@@ -68,6 +68,21 @@ def setup(format: str, level: str, stream: TextIO | None = None, process: int | 
     root.setLevel(max(LIBRARIES_LEVEL, logging.getLevelNamesMapping()[level.upper()]))
 
 
+def setup_within_application() -> None:
+    """Pass events on to `logging`, where an application's own go, unless it has configured structlog itself."""
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                structlog.stdlib.filter_by_level,
+                *_SAFETY_PROCESSORS,
+                escape_unprintable,
+                structlog.processors.KeyValueRenderer(key_order=["event"]),
+            ],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+
+
 def _setup_audit_log(out: _SafeStream, process: int | None) -> None:
     """Write audit events as JSON, whatever the format and the level of the others: a program reads them."""
     handler: logging.StreamHandler[_SafeStream] = logging.StreamHandler(out)

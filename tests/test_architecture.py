@@ -19,6 +19,7 @@ LAYERS = {
     "__main__": 5.5,
     "cli": 5,
     "processes": 4.5,
+    "in_process": 4.25,
     "daemon": 4,
     "config": 3.75, "application": 3.75,
     "receiver": 3.5, "puller": 3.5,

@@ -21,6 +21,8 @@ ROOT = Path(later.__file__).parent
 PACKAGES = ("application.py", "client", "core", "errors.py", "handlers", "puller", "receiver")
 """What an application may import from. All modules of these packages are the library's."""
 SERVER_COMMANDS = [name for name, lazy in COMMANDS.items() if lazy.extra is not None]
+OF_THE_SERVER = {"StoreClaims"}
+"""The public names that need the server."""
 MAX_MODULES = 400
 """The most modules that the public names may import, with those of Python itself."""
 
@@ -38,6 +40,8 @@ def test_every_module_of_the_library_is_imported_without_an_extra(module: str) -
 
 @each_case("name", later.__all__)
 def test_every_public_name_is_found(name: str) -> None:
+    if name in OF_THE_SERVER and not HAS_SERVER:
+        pytest.skip("the server is not installed")
     assert getattr(later, name).__module__.startswith("later.")
     assert name in dir(later)
 
@@ -45,6 +49,17 @@ def test_every_public_name_is_found(name: str) -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'later' has no attribute 'Soon'"):
         getattr(later, "Soon")  # noqa: B009  # for the type checker, there is none
+
+
+@each_case("name", OF_THE_SERVER)
+def test_a_name_of_the_server_without_it_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(module: str) -> None:
+        raise ModuleNotFoundError("No module named 'redis'", name="redis.asyncio")
+
+    monkeypatch.setattr("importlib.import_module", fail)
+    monkeypatch.delattr(later, name, raising=False)
+    with pytest.raises(ImportError, match=rf"{name} needs the server: pip install 'later\[server\]'"):
+        getattr(later, name)
 
 
 @each_case("name", [name for name, lazy in COMMANDS.items() if lazy.extra is None])
@@ -80,7 +95,7 @@ import sys, time
 began, before = time.perf_counter(), set(sys.modules)
 import later
 assert set(sys.modules) - before == {{"later"}}, set(sys.modules) - before
-from later import {", ".join(later.__all__)}
+from later import {", ".join(set(later.__all__) - OF_THE_SERVER)}
 loaded = {{name.partition(".")[0] for name in sys.modules}}
 print(len(set(sys.modules) - before), f"modules in {{(time.perf_counter() - began) * 1000:.0f}} ms")
 print(*sorted(loaded & {{"aiohttp", "click", "prometheus_client", "redis", "rich", "structlog"}}))

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from later.api.authorization import CALLER, Authorization
 from later.api.batch import MAX_BATCH_BYTES
-from later.api.claim_queues import ClaimQueues
+from later.api.claim_queues import ClaimQueues, Watch
 from later.api.claim_requests import (
     ClaimBody,
     WantedTasks,
@@ -89,7 +89,7 @@ class ClaimHandlers:
             if body.done or body.failed:
                 lost, tasks = await self._finish_tasks(request, body, wanted)
             if tasks is None or (not tasks and wanted.wait_s):
-                tasks = await self._claim(request, wanted)
+                tasks = await self.claim_tasks(wanted, partial(watch_connection, request))
             if not tasks:
                 return json_response(ClaimResponse(tasks=[], lost=lost))
             answer.count(sum([len(pulled.task.content) for pulled in tasks]))
@@ -104,11 +104,7 @@ class ClaimHandlers:
                 if not sent:
                     self._give_back(tasks)
         if sent:
-            claimed: dict[str, int] = {}  # a Counter would take longer to make than most claims have tasks to count
-            for pulled in tasks:
-                claimed[pulled.task.topic] = claimed.get(pulled.task.topic, 0) + 1
-            for topic, count in claimed.items():
-                self._metrics.consumers.claimed.inc(topic, count=count)
+            self.count_claimed(tasks)
             self._authorization.charge_claimed(request[CALLER], len(tasks))
         return response
 
@@ -116,19 +112,27 @@ class ClaimHandlers:
         """Answer all claims that wait, because the server stops."""
         await self.queues.close()
 
-    async def _claim(self, request: web.Request, wanted: WantedTasks) -> Sequence[PulledTask]:
+    async def claim_tasks(self, wanted: WantedTasks, watch: Watch) -> Sequence[PulledTask]:
         """Claim tasks, or wait for them. Before a claim is refused, the policies are read anew.
 
         Raises: as `ClaimQueues.claim`.
         """
         await self._store.policies.current()
-        started, watch = perf_counter(), partial(watch_connection, request)
+        started = perf_counter()
         try:
             return await self.queues.claim(wanted, watch)
         except PushedTopic:
             await self._store.policies.reread()
         left_s = max(0.0, wanted.wait_s - (perf_counter() - started))
         return await self.queues.claim(wanted._replace(wait_s=left_s), watch)
+
+    def count_claimed(self, tasks: Sequence[PulledTask]) -> None:
+        """Count tasks that a consumer has got."""
+        claimed: dict[str, int] = {}  # a Counter would take longer to make than most claims have tasks to count
+        for pulled in tasks:
+            claimed[pulled.task.topic] = claimed.get(pulled.task.topic, 0) + 1
+        for topic, count in claimed.items():
+            self._metrics.consumers.claimed.inc(topic, count=count)
 
     async def _finish_tasks(
         self, request: web.Request, body: ClaimBody, wanted: WantedTasks

@@ -43,7 +43,7 @@ class JsonResponse(web.StreamResponse):
     _is_sent = False
 
     def __init__(self, body: bytes) -> None:
-        self._json = body
+        self.body = body
         self._fallback: web.Response | None = None
 
     def write_small(self, request: web.BaseRequest) -> bool:
@@ -52,14 +52,14 @@ class JsonResponse(web.StreamResponse):
         Raises:
             ConnectionError: the client has disconnected.
         """
-        if len(self._json) > MAX_JOINED_BYTES or not _is_kept_alive(request):
+        if len(self.body) > MAX_JOINED_BYTES or not _is_kept_alive(request):
             return False
         # straight to the transport: aiohttp's writer would look for compression, chunks and hooks
         transport = request.transport
         self._is_sent = True
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError
-        transport.write(_HEAD % (len(self._json), _date(int(time.time()))) + self._json)
+        transport.write(_HEAD % (len(self.body), _date(int(time.time()))) + self.body)
         return True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
@@ -68,10 +68,10 @@ class JsonResponse(web.StreamResponse):
             return None
         self._is_sent = True
         if _is_kept_alive(request):
-            await request.writer.write(_HEAD % (len(self._json), _date(int(time.time()))))
-            await request.writer.write(self._json)
+            await request.writer.write(_HEAD % (len(self.body), _date(int(time.time()))))
+            await request.writer.write(self.body)
             return None
-        self._fallback = web.Response(body=self._json, content_type="application/json", headers=DATA_HEADERS)
+        self._fallback = web.Response(body=self.body, content_type="application/json", headers=DATA_HEADERS)
         writer = await self._fallback.prepare(request)
         self.keep_alive = self._fallback.keep_alive
         return writer

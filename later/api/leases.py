@@ -91,7 +91,7 @@ class LeaseHandlers:
         """`POST /release`."""
         tokens = check_tokens(parse_leases_body(await read_body(request, MAX_BATCH_BYTES)).leases)
         leases = self._admit(request, tokens)
-        lost = lost_tokens(tokens, leases, await self._commit(self._release, [*leases.values()]))
+        lost = lost_tokens(tokens, leases, await self.release_leases(leases))
         return json_response(ReleaseResponse(released=len(tokens) - len(lost), lost=lost))
 
     async def extend(self, request: web.Request) -> web.StreamResponse:
@@ -100,12 +100,10 @@ class LeaseHandlers:
         tokens = check_tokens(body.leases)
         lease_ms = None if body.lease is None else parse_lease_ms(body.lease)
         leases = self._admit(request, tokens)
-        with self._pending_writes.reserve(len(leases)):
-            lost = await self._extend(tokens, leases, lease_ms)
-        self._metrics.consumers.extended.inc(len(tokens) - len(lost))
+        lost = await self.extend_leases(tokens, leases, lease_ms)
         return json_response(ExtendResponse(extended=len(tokens) - len(lost), lost=lost))
 
-    # Of a claim that brings the tasks that are done or failed
+    # For claims that bring the tasks that are done or failed, and for callers in this process
 
     async def ack_leases(self, leases: Leases) -> Sequence[bool | LaterError]:
         """Remove the tasks of these leases. Raises TooManyWaiting or StoreDown."""
@@ -114,6 +112,29 @@ class LeaseHandlers:
     async def nack_leases(self, leases: Leases, nacks: Mapping[str, Nack]) -> Sequence[bool | LaterError]:
         """Let the tasks of these leases wait for their next attempt, or die. Raises TooManyWaiting or StoreDown."""
         return await self._commit(self._nack, [LeaseNack(lease, nacks[token]) for token, lease in leases.items()])
+
+    async def release_leases(self, leases: Leases) -> Sequence[bool | LaterError]:
+        """Give the tasks of these leases back. Raises TooManyWaiting or StoreDown."""
+        return await self._commit(self._release, [*leases.values()])
+
+    async def extend_leases(self, tokens: Sequence[str], leases: Leases, lease_ms: int | None) -> list[str]:
+        """Extend leases by what was asked for, or else by what the policies of their topics say; return the lost.
+
+        Raises:
+            LaterError: that of one of them, TooManyWaiting or StoreDown.
+        """
+        with self._pending_writes.reserve(len(leases)):
+            policies, now = await self._store.policies.current(), await self._store.time.now()
+            by_length: defaultdict[int, dict[str, Lease]] = defaultdict(dict)
+            for token, lease in leases.items():
+                by_length[lease_ms or policies.for_topic(lease.topic).claim_lease_ms][token] = lease
+            answers: dict[str, bool | LaterError] = {}
+            for length_ms, some in by_length.items():
+                extended = await self._store.pulls.extend([*some.values()], now.low + length_ms)
+                answers |= zip(some, extended, strict=True)
+        lost = lost_tokens(tokens, leases, [answers[token] for token in leases])
+        self._metrics.consumers.extended.inc(len(tokens) - len(lost))
+        return lost
 
     def give_back(self, leases: Sequence[Lease]) -> None:
         """Give tasks back that nobody takes, without waiting for it. Where the store is away, their leases end."""
@@ -168,18 +189,6 @@ class LeaseHandlers:
                 self._metrics.consumers.released.inc()
                 self._signal(lease.topic, lease.due_at)
         return answers
-
-    async def _extend(self, tokens: Sequence[str], leases: Leases, lease_ms: int | None) -> list[str]:
-        """Extend leases by what was asked for, or else by what the policies of their topics say; return the lost."""
-        policies, now = await self._store.policies.current(), await self._store.time.now()
-        by_length: defaultdict[int, dict[str, Lease]] = defaultdict(dict)
-        for token, lease in leases.items():
-            by_length[lease_ms or policies.for_topic(lease.topic).claim_lease_ms][token] = lease
-        answers: dict[str, bool | LaterError] = {}
-        for length_ms, some in by_length.items():
-            extended = await self._store.pulls.extend([*some.values()], now.low + length_ms)
-            answers |= zip(some, extended, strict=True)
-        return lost_tokens(tokens, leases, [answers[token] for token in leases])
 
 
 def own_leases(request: web.Request, tokens: Sequence[str], field: str = "leases") -> dict[str, Lease]:

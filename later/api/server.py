@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
-from aiohttp import hdrs, web
-from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp import StreamReader, hdrs, web
+from aiohttp.http import HttpVersion11, RawRequestMessage, StreamWriter
 from aiohttp.http_exceptions import InvalidURLError
 from aiohttp.typedefs import Handler
 
@@ -39,6 +39,25 @@ class Runner(web.AppRunner):
         self._connections = connections or ServerConnections()
         # `read_body` decompresses: aiohttp would do so with bodies that nobody reads, and close over a broken one
         super().__init__(app, keepalive_timeout=self._connections.idle_s, auto_decompress=False, **options)
+        self._own_protocol: _Protocol | None = None
+
+    async def answer(self, message: RawRequestMessage, body: bytes) -> web.StreamResponse:
+        """Return the answer to a request of this process itself, as any other has it. Nothing is sent.
+
+        `setup` must have been called.
+        """
+        server, loop, task = self.server, asyncio.get_running_loop(), asyncio.current_task()
+        assert isinstance(server, _Server)
+        assert task is not None
+        if self._own_protocol is None:
+            self._own_protocol = server.build_protocol(loop.time())
+            self._own_protocol.transport = _NoTransport()
+        protocol = self._own_protocol
+        content = StreamReader(protocol, limit=sys.maxsize, loop=loop)
+        content.feed_data(body)
+        content.feed_eof()
+        request = server.request_factory(message, content, protocol, StreamWriter(protocol, loop), task)
+        return await server.dispatcher(request)
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
@@ -129,7 +148,7 @@ class _Server(web.Server):
         self._limits = connections
 
     def __call__(self) -> AcceptedConnection:  # type: ignore[override]  # the HTTP protocol takes it over
-        return AcceptedConnection(self._limits, self._build_protocol)
+        return AcceptedConnection(self._limits, self.build_protocol)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         self._limits.release()
@@ -140,8 +159,18 @@ class _Server(web.Server):
             handshake.cancel()
         await super().shutdown(timeout)
 
-    def _build_protocol(self, head_until: float) -> _Protocol:
+    def build_protocol(self, head_until: float) -> _Protocol:
         return _Protocol(self, head_until, loop=self._loop, **self._kwargs)
+
+
+class _NoTransport(asyncio.Transport):
+    """The transport of requests that come over no connection: handlers that send their answers write to it."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Drop the data: the caller gets the answer itself."""
+
+    def is_closing(self) -> bool:
+        return False
 
 
 class _Protocol(web.RequestHandler):

@@ -13,7 +13,7 @@ import msgspec
 from later.core.errors import UnreadableBody
 from later.core.policy import Policy
 from later.core.task import Task
-from later.core.validation import DAY_MS
+from later.core.validation import DAY_MS, MAX_AHEAD_MS
 
 MAX_LOST_LEASES = 16
 """Leases lost in a row before a task is given up, because it probably crashes its worker."""
@@ -140,6 +140,19 @@ def judge(
             return _judge_busy(task, attempt, last, outcome, now, policy, random)
         case OutcomeKind.FAILED:
             return _judge_failed(task, attempt, last, outcome, now, policy, random)
+
+
+def nack_of(outcome: Outcome) -> Nack:
+    """Return what a consumer says of an attempt whose outcome is not that it is done: within what later takes."""
+    after_ms = outcome.later_after_ms if outcome.retry_after_ms is None else outcome.retry_after_ms
+    is_final = outcome.kind is OutcomeKind.GONE
+    return Nack(
+        message=outcome.message[:MAX_NACK_CHARS].encode(errors="replace").decode(),
+        reason=outcome.reason,
+        delay_ms=None if after_ms is None or is_final else min(after_ms, MAX_AHEAD_MS),
+        is_busy=outcome.kind is OutcomeKind.BUSY,
+        is_final=is_final,
+    )
 
 
 def judge_nack(

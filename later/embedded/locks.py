@@ -22,7 +22,7 @@ from pathlib import Path
 
 import structlog
 
-from later.embedded.paths import EmbeddedError, socket_path
+from later.embedded.paths import DirectoryInUse, EmbeddedError, socket_path
 from later.embedded.probe import read_info
 
 log = structlog.get_logger("later.embedded")
@@ -34,12 +34,12 @@ POLL_S = 0.02
 
 @contextmanager
 def owner_lock(data: Path) -> Iterator[None]:
-    """Hold owner.lock, with our process id in it for the next one to read. Raises EmbeddedError if it is held."""
+    """Hold owner.lock, with our process id in it for the next one to read. Raises DirectoryInUse if it is held."""
     descriptor = os.open(data / "owner.lock", os.O_RDWR | os.O_CREAT, 0o600)  # close-on-exec: see PEP 446
     try:
         if not _try_lock(descriptor):
             owner = os.pread(descriptor, 20, 0).decode().strip() or "unknown"
-            raise EmbeddedError(
+            raise DirectoryInUse(
                 f"{data} is in use by another `later up` (pid {owner}); stop it or choose another --data"
             )
         os.ftruncate(descriptor, 0)

@@ -19,6 +19,10 @@ class EmbeddedError(LaterError):
     """The embedded store cannot run; the text says what the operator can do."""
 
 
+class DirectoryInUse(EmbeddedError):
+    """Another process runs the store of this directory."""
+
+
 def socket_url(data: Path) -> str:
     """Return the URL of the data directory's server, `unix:///…/store.sock`, percent-encoded."""
     return "unix://" + quote(str(socket_path(data)))

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from later.client.aio import AsyncClient
 from later.client.answers import AppliedPolicy, Enqueued, Explained, Info
+from later.client.backend import NETWORK, Backend
 from later.client.calls import IfExistsValue, State, draft
 from later.client.connection_settings import ConnectionSettings, check_settings
 from later.core.durations import Seconds
@@ -57,6 +58,7 @@ class ConnectedHandlers(Handlers):
         self._patience = patience
         self._check = check
         self._coalesce = coalesce
+        self._backend: Backend = NETWORK
         self._async_client: AsyncClient | None = None
         self._sync_client: Client | None = None
 
@@ -321,6 +323,7 @@ class ConnectedHandlers(Handlers):
                 patience=self._patience,
                 check=self._check,
                 coalesce=self._coalesce,
+                backend=self._backend,
             )
         return self._async_client
 
@@ -339,7 +342,12 @@ class ConnectedHandlers(Handlers):
                 from later.client.sync import Client  # noqa: PLC0415  # most applications have an event loop
 
                 self._sync_client = Client(
-                    self._needed_url(), key=self._key, ca=self._ca, patience=self._patience, check=self._check
+                    self._needed_url(),
+                    key=self._key,
+                    ca=self._ca,
+                    patience=self._patience,
+                    check=self._check,
+                    backend=self._backend,
                 )
             return self._sync_client
         raise RuntimeError("this would block the event loop: await the method without _sync")

@@ -12,8 +12,7 @@ from later.client.aio import AsyncClient
 from later.client.answers import ClaimedTask
 from later.core.errors import LaterError, LeaseLost
 from later.core.lease import MAX_CLAIMED
-from later.core.retry import MAX_NACK_CHARS, Outcome, OutcomeKind
-from later.core.validation import MAX_AHEAD_MS
+from later.core.retry import Outcome, OutcomeKind, nack_of
 from later.handlers.task import Task
 
 ANSWER_S = 0.1
@@ -95,15 +94,14 @@ class ApiClaims:
     async def settle(self, lease: str, outcome: Outcome) -> bool:
         if outcome.kind is OutcomeKind.DONE:
             return await self._ack(lease)
-        after_ms = outcome.later_after_ms if outcome.retry_after_ms is None else outcome.retry_after_ms
-        message = outcome.message[:MAX_NACK_CHARS].encode(errors="replace").decode()  # else the call would be refused
+        nack = nack_of(outcome)
         lost = await self._client.nack(
             [lease],
-            delay=None if after_ms is None else min(after_ms, MAX_AHEAD_MS) / 1000,
-            message=message,
-            reason=outcome.reason,
-            dead=outcome.kind is OutcomeKind.GONE,
-            busy=outcome.kind is OutcomeKind.BUSY,
+            delay=None if nack.delay_ms is None else nack.delay_ms / 1000,
+            message=nack.message,
+            reason=nack.reason,
+            dead=nack.is_final,
+            busy=nack.is_busy,
         )
         return not lost
 

@@ -43,6 +43,8 @@ NAMESPACE_PATH = "/namespaces/{namespace:[^/]+}"
 PULSAR_NAMESPACE_PATH = "/admin/v2/namespaces/public/{namespace:[^/]+}"
 """The path of a namespace in Pulsar's API. The tenant `public` is the only one."""
 PULSAR_TOPIC_PATH = "/admin/v2/persistent/public/{namespace:[^/]+}/{topic:[^/]+}"
+CLAIMS = web.AppKey("claims", ClaimHandlers)
+"""The key under which an application keeps what claims tasks, also for callers in its own process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +116,7 @@ def build_app(
         routes.append(Route("GET", "/dev/clock", clock.show, Scope.READ))
         routes.append(Route("POST", "/dev/clock", clock.move, Scope.ADMIN))
     app = _build_from_routes(routes, authorization, cross_site_protection, metrics, answer_error)
+    app[CLAIMS] = claims
     app.on_shutdown.append(claims.end_waiting)
     return app
 

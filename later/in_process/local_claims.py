@@ -1,0 +1,117 @@
+"""Claims of an application from a store that is open in its process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from later.api.claim_requests import WantedTasks
+from later.api.leases import lost_tokens
+from later.core.errors import LaterError, PushedTopic
+from later.core.lease import MAX_CLAIMED, decode_lease, encode_lease
+from later.core.retry import Outcome, OutcomeKind, nack_of
+from later.handlers.task import Task
+from later.in_process.local_daemon import LocalDaemon
+from later.puller.claim_source import HandlerClaim, LeaseDeadline
+from later.store.pull_plan import PulledTask
+
+
+class LocalClaims:
+    """Claims with leases of `lease_s`. `daemon` returns what is open, or opens it; `pull` is as in `EmbeddedLater`.
+
+    `state` returns what the application's lifespan has made.
+    """
+
+    def __init__(
+        self,
+        daemon: Callable[[], Awaitable[LocalDaemon]],
+        pull: Callable[[Sequence[str]], Awaitable[None]],
+        state: Callable[[], Any],
+        lease_s: float,
+    ) -> None:
+        self.lease_s = lease_s
+        self._daemon = daemon
+        self._pull = pull
+        self._state = state
+
+    async def claim(self, topics: Sequence[str], limit: int, wait_s: float) -> list[HandlerClaim]:
+        daemon = await self._daemon()
+        daemon.note_claims()
+        most = min(limit, MAX_CLAIMED)
+        wanted = WantedTasks(dict.fromkeys(topics, most), most, int(self.lease_s * 1000), wait_s)
+        try:
+            tasks = await _claim(daemon, wanted)
+        except PushedTopic:
+            await self._pull(topics)
+            tasks = await _claim(daemon, wanted)
+        claimed_at, state = time.monotonic(), self._state()
+        daemon.claims.count_claimed(tasks)
+        return [self._to_claim(pulled, claimed_at, state) for pulled in tasks]
+
+    async def settle(self, lease: str, outcome: Outcome) -> bool:
+        daemon, leases = await self._daemon(), {lease: decode_lease(lease)}
+        if outcome.kind is OutcomeKind.DONE:
+            answers = await daemon.claims.leases.ack_leases(leases)
+        else:
+            answers = await daemon.claims.leases.nack_leases(leases, {lease: nack_of(outcome)})
+        return not lost_tokens([lease], leases, answers)
+
+    async def extend(self, leases: Sequence[str]) -> Sequence[str]:
+        daemon, by_token = await self._daemon(), {token: decode_lease(token) for token in leases}
+        return await daemon.claims.leases.extend_leases(leases, by_token, int(self.lease_s * 1000))
+
+    async def give_back(self, lease: str) -> None:
+        daemon, leases = await self._daemon(), {lease: decode_lease(lease)}
+        lost_tokens([lease], leases, await daemon.claims.leases.release_leases(leases))
+
+    def _to_claim(self, pulled: PulledTask, claimed_at: float, state: Any) -> HandlerClaim:
+        task, failures, lease = pulled.task, 0 if pulled.failure is None else pulled.failure.failures, pulled.lease
+        token = encode_lease(lease)
+        view: Task[Any] = Task(
+            id=task.id,
+            topic=task.topic,
+            attempt=pulled.attempt,
+            due_at=_to_datetime(pulled.due_at),
+            created_at=_to_datetime(task.created_at),
+            failures=failures,
+            retries_left=max(task.max_retry - failures, 0),
+            context=task.context or {},
+            headers={name.lower(): value for name, value in task.headers.items()},
+            state=state,
+            deadline=LeaseDeadline(self, token, claimed_at),
+        )
+        return HandlerClaim(view, task.content, token)
+
+
+async def _claim(daemon: LocalDaemon, wanted: WantedTasks) -> Sequence[PulledTask]:
+    """Claim tasks, or wait for them. If it is cancelled, what it has got is given back.
+
+    Raises:
+        LaterError: a topic's tasks are not claimed, or the store is away.
+    """
+    end_wait: Callable[[], None] | None = None
+
+    @contextmanager
+    def watch(end: Callable[[], None]) -> Iterator[None]:
+        nonlocal end_wait
+        end_wait = end
+        yield
+
+    call = asyncio.ensure_future(daemon.claims.claim_tasks(wanted, watch))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        if end_wait is not None:
+            end_wait()
+        with suppress(LaterError):  # they come again when their leases end
+            leases = {encode_lease(pulled.lease): pulled.lease for pulled in await call}
+            await daemon.claims.leases.release_leases(leases)
+        raise
+
+
+def _to_datetime(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
