@@ -107,7 +107,7 @@ async def test_a_closed_client_opens_no_connection() -> None:
         await client.start()
         await client.close()
         with pytest.raises(LocalFault, match="the client was closed"):
-            await client.post(CallbackRequest(Origin.of(receiver.url), "/", b"", b""), 60, Ack.AUTO)
+            await client.post(CallbackRequest(Origin.of(receiver.url), "/", b"POST / HTTP/1.1\r\n", b""), 60, Ack.AUTO)
 
 
 MAX_READ = 256_000
@@ -143,7 +143,8 @@ class TestLargeReads:
         async with Receiver(answers(*[reply] * 3)).listen() as receiver:
             client = OwnClient(ClientSettings(max_lookups=1, max_idle=1, guard=NO_GUARD))
             await client.start()
-            request = CallbackRequest(Origin.of(receiver.url), "/", b"Content-Length: 0\r\n", b"")
+            head = b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+            request = CallbackRequest(Origin.of(receiver.url), "/", head, b"")
             for _ in range(3):
                 assert await client.post(request, 60, Ack.AUTO) == Reply(status=200, body=body)
             assert receiver.connections == 1

@@ -61,7 +61,9 @@ def test_every_callback_that_is_admitted_can_be_called(callback: str) -> None:
         check_callback(callback)
     except Refused:
         return
-    origin, target, *_ = RequestBuilder("later/0.1").build(a_task(callback=callback), 1, 0, NOW, 1000, b"{}", "")
+    request = RequestBuilder("later/0.1").build(a_task(callback=callback), 1, 0, NOW, 1000, b"{}", "")
+    origin, target = request.origin, request.target
+    assert request.head.startswith(f"POST {target} HTTP/1.1\r\n".encode())
     assert re.fullmatch(r"/[!-~]*", target)
     assert ("?" in target) is ("?" in callback)
     assert 1 <= origin.port <= 65_535
