@@ -21,6 +21,8 @@ READ_HEADERS = frozenset({
     b"proxy-status", b"x-squid-error", b"x-smokescreen-error",
 })  # fmt: skip
 HTTP_VERSIONS = frozenset({"1.0", "1.1"})
+MAX_REMEMBERED_BYTES = 1024
+"""The longest reply whose bytes are remembered: most are shorter, and a thousand idle connections have one each."""
 
 
 class ReplyParser:
@@ -28,15 +30,21 @@ class ReplyParser:
 
     `reply` is the reply once it is complete, or nothing more of it needs to be read. `decisive_reply` is there as soon
     as the status alone decides the outcome. `heard` says how much of this reply was heard so far.
+
+    A receiver answers most calls of the same second alike. So the last reply is remembered with its bytes, and is not
+    parsed again if the next one has the same: that takes less than a tenth of the time.
     """
 
     __slots__ = (
         "_body", "_body_bytes", "_decided_by_status", "_ends_with_connection", "_has_head", "_head_bytes", "_headers",
-        "_http", "_status", "decisive_reply", "heard", "is_reusable", "reply",
+        "_http", "_last_bytes", "_last_reply", "_status", "decisive_reply", "heard", "is_reusable", "reply",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._http = httptools.HttpResponseParser(self)
+        self._last_bytes: bytes | None = None
+        """The bytes of the last reply that came in one piece, and left the connection as it was before."""
+        self._last_reply: Reply | None = None
         self.start(decided_by_status=False)
 
     def start(self, *, decided_by_status: bool) -> None:
@@ -45,14 +53,9 @@ class ReplyParser:
         self.decisive_reply: Reply | None = None
         self.heard = 0
         self.is_reusable = False
-        self._status = 0
         self._decided_by_status = decided_by_status
         self._has_head = False
-        self._head_bytes = 0
         self._ends_with_connection = False
-        self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] = []
-        self._body_bytes = 0
 
     def feed(self, data: bytes) -> None:
         """Read more of the reply.
@@ -60,6 +63,14 @@ class ReplyParser:
         Raises:
             BrokenReply: it is not HTTP/1.1 or 1.0, or its head is too long.
         """
+        is_first = not self.heard
+        if is_first:
+            if data == self._last_bytes and not self._decided_by_status:
+                self.heard, self.is_reusable, self.reply = len(data) + READ_BYTES, True, self._last_reply
+                return
+            self._status = self._head_bytes = self._body_bytes = 0
+            self._headers: dict[bytes, bytes] = {}
+            self._body: list[bytes] = []
         if not self._head_bytes and data[:5] != b"HTTP/" and not b"HTTP/".startswith(data.lstrip(b"\r\n")[:5]):
             raise BrokenReply(UNREADABLE)  # llhttp also reads RTSP
         left = MAX_HEARD_BYTES - self.heard
@@ -74,6 +85,8 @@ class ReplyParser:
             if not self._has_head:
                 raise BrokenReply(UNREADABLE)
             self.reply = self._build_reply(None)
+        if is_first and self.is_reusable and not self._decided_by_status and len(data) <= MAX_REMEMBERED_BYTES:
+            self._last_bytes, self._last_reply = data, self.reply
 
     def end(self) -> None:
         """Read the end of the connection: some replies end with it.

@@ -191,6 +191,38 @@ def test_a_reply_can_follow_another() -> None:
     assert parser.reply == done()
 
 
+@given(st.lists(st.tuples(st.sampled_from(sorted(REPLIES)), st.booleans()), max_size=8))
+def test_a_reply_is_the_same_after_others_as_alone(replies: list[tuple[str, bool]]) -> None:
+    parser = ReplyParser()
+    for name, decided_by_status in [both for both in replies for _ in range(2)]:
+        raw = REPLIES[name].raw
+        alone = ReplyParser()
+        for each in (parser, alone):
+            each.start(decided_by_status=decided_by_status)
+            with suppress(BrokenReply):
+                each.feed(raw)
+        assert (parser.reply, parser.is_reusable, parser.heard) == (alone.reply, alone.is_reusable, alone.heard)
+        if not parser.is_reusable:
+            parser = ReplyParser()
+
+
+def test_a_reply_with_the_bytes_of_the_last_one_is_not_parsed_again() -> None:
+    parser = ReplyParser()
+    parser.feed(DONE)
+    first = parser.reply
+    parser.start(decided_by_status=False)
+    parser.feed(DONE)
+    assert parser.reply is first
+
+
+def test_a_reply_whose_body_was_read_is_not_one_that_its_status_decides() -> None:
+    parser = ReplyParser()
+    parser.feed(DONE)
+    parser.start(decided_by_status=True)
+    parser.feed(DONE)
+    assert parser.reply == done(None)
+
+
 @each_case(("size", "is_read"), [(MAX_REPLY_BYTES, True), (MAX_REPLY_BYTES + 1, False)])
 def test_a_body_is_read_up_to_64_kib(size: int, is_read: bool) -> None:
     body = BODY.ljust(size)
