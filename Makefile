@@ -18,7 +18,7 @@ test_workers = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 system_workers := 2
 
 # The tests of the library: what an application has that does not install the server.
-library_tests := tests/test_library.py tests/test_application.py tests/client tests/handlers tests/receiver \
+library_tests := tests/test_library.py tests/test_application.py tests/client tests/handlers tests/receiver tests/testing \
 	tests/cli tests/core tests/test_option_types.py
 
 # Without its caches, pytest would compile all tests in each of its processes.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,12 +13,14 @@ from later.client.answers import ScheduleInfo
 from later.client.backend import NETWORK
 from later.core.durations import Seconds, to_seconds
 from later.core.errors import NotFound
+from later.core.retry import Outcome
 from later.handlers.connected import ConnectedHandlers
 from later.handlers.context import Carried
 from later.handlers.declared_schedules import ScheduleChange, is_undeclared, schedule_changes
 from later.handlers.dispatch import DEFAULT_THREADS, HandlerDispatcher
 from later.handlers.handler import Handler
 from later.handlers.handler_metrics import HandlerMetrics
+from later.handlers.task import Task
 from later.puller.embedded_later import EmbeddedLater
 from later.receiver.asgi import AsgiReceiver
 from later.receiver.frameworks import add_receiver, aiohttp_handler, django_view
@@ -27,6 +29,7 @@ from later.receiver.signed import Signed
 from later.receiver.wsgi import WsgiReceiver
 
 if TYPE_CHECKING:
+    from later.client.backend import Backend
     from later.puller.claim_source import ClaimSource
 
 EMBEDDED_URL = "http://later.in-process"
@@ -326,6 +329,37 @@ class Later(ConnectedHandlers):
             finally:
                 self._embedded, self._url, self._backend = None, None, NETWORK
                 self._async_client = self._sync_client = None
+
+    async def dispatch(self, task: Task[Any], content: str, *, cancel_before_s: float | None = None) -> Outcome:
+        """Run the handler of a task, as `HandlerDispatcher.dispatch` does: receivers and workers end here."""
+        return await self._dispatcher.dispatch(task, content, cancel_before_s=cancel_before_s)
+
+    # Tests
+
+    @property
+    def callback(self) -> str | None:
+        """The URL at which later calls the handlers, if it was given."""
+        return self._callback
+
+    @property
+    def state(self) -> Any:
+        """What the lifespan has made."""
+        return self._state
+
+    @contextmanager
+    def using_backend(self, backend: Backend, url: str, callback: str) -> Iterator[None]:
+        """Let all calls go to another backend for a while, and none be sent again: `later.testing` does so."""
+        settings = self._url, self._callback, self._patience, self._backend
+        connected = self._embedded, self._async_client, self._sync_client
+        self._url, self._callback, self._patience, self._backend = url, callback, 0, backend
+        self._embedded = self._async_client = self._sync_client = None
+        try:
+            yield
+        finally:
+            self._url, self._callback, self._patience, self._backend = settings
+            self._embedded, self._async_client, self._sync_client = connected
+            if not self._entered:
+                self._dispatcher.close()
 
     def _get_receiver(self) -> Receiver:
         if self._receiver is None:

