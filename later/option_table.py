@@ -39,7 +39,7 @@ from later.option_types import (
 DEV = "dev"
 """The daemon with a clock to move: one process, on an embedded store."""
 DAEMON_COMMANDS = frozenset({"up", "serve", "worker", DEV})
-STORE_COMMANDS = DAEMON_COMMANDS | {"keys", "audit", "secrets", "status", "doctor"}
+STORE_COMMANDS = DAEMON_COMMANDS | {"keys", "audit", "secrets", "check", "status", "doctor"}
 API_COMMANDS = frozenset({"up", "serve", DEV})
 WORKER_COMMANDS = frozenset({"up", "worker", DEV})
 GUARD_COMMANDS = DAEMON_COMMANDS | {"check"}
@@ -78,7 +78,9 @@ class Option(NamedTuple):
         return self.name.replace("-", "_")
 
 
-def _policy_option(field: str, type: OptionType, default: str, *, name: str = "") -> Option:
+def _policy_option(
+    field: str, type: OptionType, default: str, *, name: str = "", commands: frozenset[str] = DAEMON_COMMANDS
+) -> Option:
     """Build the option that sets the daemon's value of a policy field."""
     option_name = name or field.replace("_", "-")
     return Option(
@@ -86,7 +88,7 @@ def _policy_option(field: str, type: OptionType, default: str, *, name: str = ""
         POLICY_FIELDS[field].attribute,
         type,
         default,
-        DAEMON_COMMANDS,
+        commands,
         POLICY_FIELDS[field].help,
         in_policy=True,
     )
@@ -142,10 +144,10 @@ OPTIONS = (
     _policy_option("concurrency", integer(0, MAX_LIMIT), "0", name="topic-concurrency"),
     _policy_option("ramp", duration(0), "10s"),
     _policy_option("dead_keep", duration(0), "30d"),
-    _policy_option("sign", choice(*Sign), "namespace"),
+    _policy_option("sign", choice(*Sign), "namespace", commands=DAEMON_COMMANDS | {"check"}),
     _policy_option("claim_lease", duration(1_000, MAX_CLAIM_LEASE_MS), "30s"),
     _policy_option("max_claims", integer(0, MAX_LIMIT), "0"),
-    Option("signing-key", "signing_key", key_file, "none", DAEMON_COMMANDS | {"doctor", "secrets"},
+    Option("signing-key", "signing_key", key_file, "none", DAEMON_COMMANDS | {"check", "doctor", "secrets"},
            "File of the keys from which signing secrets are derived; LATER_SIGNING_KEY takes their text, too.",
            "signing.key in the directory of an embedded store"),
     Option("shards", "shards", integer(1, 16_384), "1", DAEMON_COMMANDS,
@@ -165,7 +167,7 @@ OPTIONS = (
     Option("guard-deny", "guard_deny", many(parse_network, "LIST"), "none", GUARD_COMMANDS,
            "Networks and addresses that callbacks may not be to, whatever --guard-allow says; repeatable."),
     Option("https-only", "https_only", switch, "off", GUARD_COMMANDS, "Refuse callbacks that are not https."),
-    Option("ca", "ca", file_name, "none", WORKER_COMMANDS | CONNECTED_COMMANDS,
+    Option("ca", "ca", file_name, "none", WORKER_COMMANDS | CONNECTED_COMMANDS | {"check"},
            "File of authorities' certificates (PEM) to trust besides the machine's, in calls of https URLs."),
     Option("drain", "drain_ms", duration(0), "30s", DAEMON_COMMANDS,
            "How long a stop waits for deliveries and requests in progress."),

@@ -30,6 +30,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: str | None = None
     later_after: str | None = None
     later_reason: str | None = None
+    later_topics: str | None = None
     location: str | None = None
     proxy_status: str | None = None
     squid_error: str | None = None

@@ -214,6 +214,7 @@ def _build_reply(response: aiohttp.ClientResponse, body: bytes | None) -> Reply:
         retry_after=headers.get(aiohttp.hdrs.RETRY_AFTER),
         later_after=headers.get(LATER_AFTER),
         later_reason=headers.get(LATER_REASON),
+        later_topics=headers.get("later-topics"),
         location=headers.get(aiohttp.hdrs.LOCATION),
         proxy_status=headers.get("Proxy-Status"),
         squid_error=headers.get("X-Squid-Error"),

@@ -17,7 +17,7 @@ takes longer to read than anything else of its length."""
 TRANSFER_ENCODING = b"transfer-encoding"
 READ_HEADERS = frozenset({
     b"content-encoding", b"content-length", TRANSFER_ENCODING,
-    b"retry-after", b"location", b"later-after", b"later-reason",
+    b"retry-after", b"location", b"later-after", b"later-reason", b"later-topics",
     b"proxy-status", b"x-squid-error", b"x-smokescreen-error",
 })  # fmt: skip
 HTTP_VERSIONS = frozenset({"1.0", "1.1"})
@@ -189,6 +189,7 @@ class ReplyParser:
             retry_after=_decode(headers.get(b"retry-after")),
             later_after=_decode(headers.get(b"later-after")),
             later_reason=_decode(headers.get(b"later-reason")),
+            later_topics=_decode(headers.get(b"later-topics")),
             location=_decode(headers.get(b"location")),
             proxy_status=_decode(headers.get(b"proxy-status")),
             squid_error=_decode(headers.get(b"x-squid-error")),

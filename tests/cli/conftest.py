@@ -17,7 +17,10 @@ collect_ignore = (
     []
     if HAS_SERVER
     else [
-        *(f"test_{command}.py" for command in ("audit", "check", "daemon", "doctor", "keys", "secrets", "status")),
+        *(
+            f"test_{command}.py"
+            for command in ("audit", "check", "check_verify", "daemon", "doctor", "keys", "secrets", "status")
+        ),
         "test_program.py",
         "bulk",
     ]
