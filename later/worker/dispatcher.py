@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -19,6 +20,10 @@ from later.worker.put_back import PutBackQueue
 
 MAX_FOLLOW_MS = 60_000
 """How long a task without a callback of its own waits at most for a held origin: its policy may name another then."""
+
+STARTS_PER_TURN = 32
+"""How many deliveries begin in one turn of the event loop. If all of a claim began in one, their answers would come in
+one turn as well, and their settles in one round trip, during each of which this process had nothing to do."""
 
 
 class Dispatched(NamedTuple):
@@ -83,12 +88,19 @@ class Dispatcher:
                     begun[topic] += 1
                 else:
                     put_back.append(PutBack(claim, again_at))
-        self._start_all(deliveries, self._began_at)
         for admission in admissions.values():
             admission.end()
+        await self._start_in_turns(deliveries)
         for task in await self._put_backs.put_back(put_back, now):
             self._metrics.tasks_put_back.inc(task.claim.topic)
         return Dispatched(begun, min((task.due_at for task in put_back), default=None))
+
+    async def _start_in_turns(self, deliveries: Sequence[tuple[Claim, Held, Origin | None]]) -> None:
+        """Begin deliveries, some of them in each turn of the event loop."""
+        for start in range(0, len(deliveries), STARTS_PER_TURN):
+            if start:
+                await asyncio.sleep(0)
+            self._start_all(deliveries[start : start + STARTS_PER_TURN], self._began_at)
 
     def _admit(self, admission: Admission, claim: Claim, now: int) -> int | None:
         """Begin the delivery of a claim and return None, or return when (ms) its task is due again."""

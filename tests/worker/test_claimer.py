@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
+
 import pytest
 
 from later.store.tasks import Tasks
 from later.store.types import WorkerSnapshot
+from later.worker.dispatcher import STARTS_PER_TURN
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import FakeSender, ManualWorker
@@ -78,3 +82,19 @@ async def test_topics_that_can_take_no_slot_do_not_hide_those_behind_them(
     assert read_entries == [2, 7, 9]
     sender.may_answer.set()
     await worker.deliveries.drain(60)
+
+
+async def test_the_deliveries_of_a_claim_begin_a_few_in_each_turn_of_the_event_loop(store: StoreFixture) -> None:
+    worker, sender = await a_busy_worker(store, slots=256)
+    await create_topics(store, 1, tasks_each=100)
+    tick = asyncio.create_task(worker.claimer.tick(NOW))
+    calls = [0]
+    while not tick.done():
+        await asyncio.sleep(0)
+        calls.append(len(sender.calls))
+    begun = [after - before for before, after in pairwise([*calls, len(sender.calls)])]
+    assert max(begun) <= STARTS_PER_TURN
+    assert worker.fair_share.total_in_use == 100
+    sender.may_answer.set()
+    await worker.deliveries.drain(60)
+    assert len(sender.calls) == 100

@@ -14,6 +14,7 @@ from later.core.task import Task
 from later.store.group_commit import MAX_ROUND_TRIPS
 from later.store.keys import Bucket
 from later.store.types import Settlement
+from later.worker.dispatcher import STARTS_PER_TURN
 from tests.builders import a_task
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import LEASE_MS, FakeSender, ManualWorker, busy
@@ -72,10 +73,10 @@ def metric(worker: ManualWorker, name: str) -> float | None:
 async def test_deliveries_that_end_together_are_settled_in_one_round_trip(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = await a_worker_with(store, *(a_task() for _ in range(50)))
+    worker = await a_worker_with(store, *(a_task() for _ in range(STARTS_PER_TURN)))
     settles = Settles(worker, monkeypatch)
     await worker.work()
-    assert settles.sizes == [50]
+    assert settles.sizes == [STARTS_PER_TURN]
 
 
 async def test_a_delivery_that_was_settled_while_another_was_judged_is_not_settled_again(
