@@ -29,6 +29,10 @@ MAX_DRIFT_MS_PER_S = 1
 """Drift of a monotonic clock against the store's: twice the 500 ppm that NTP slews at most."""
 
 
+MAX_MEASUREMENTS = 3
+"""How often the time is measured in a row if the machine's clocks move apart each time. After that it is taken as it is
+known: within an interval that is as wide as they have moved."""
+
 MAX_CLOCKS_APART_S = 60
 """Beyond it the store's clock or this machine's is wrong. Receivers accept five minutes."""
 
@@ -83,16 +87,31 @@ class Clock:
         self._width_ms = 0.0
         self._measured_at: float | None = None
         self._wall_ahead = 0.0
+        self._is_certain = True
+        """False if this machine's clocks moved apart while the last answer came: nobody knows how old it was."""
         self.moved_ms = 0
         """How far this clock is ahead of the store's own: 0, but on a store of `later dev`."""
 
-    def observe(self, store_time_us: int, sent_at: float, received_at: float) -> None:
-        """Record an answer of the store's TIME (µs since the epoch), and when (monotonic) it was sent and received."""
-        low, took_s = store_time_us / 1000 + self.moved_ms, received_at - sent_at
+    def wall_ahead(self) -> float:
+        """Return by how many seconds this machine's wall clock is ahead of its monotonic one."""
+        return self._wall() - self.monotonic()
+
+    def observe(
+        self, store_time_us: int, sent_at: float, received_at: float, wall_ahead_then: float | None = None
+    ) -> None:
+        """Record an answer of the store's TIME (µs since the epoch), and when (monotonic) it was sent and received.
+
+        `wall_ahead_then` is `wall_ahead` from when it was sent. While the machine is suspended, only the wall clock
+        goes on: an answer that waited for it to wake up is older than the monotonic clock says.
+        """
+        wall_ahead = self.wall_ahead()
+        asleep_s = 0.0 if wall_ahead_then is None else wall_ahead - wall_ahead_then
+        low, took_s = store_time_us / 1000 + self.moved_ms, received_at - sent_at + max(asleep_s, 0.0)
         width = took_s * (1000 + MAX_DRIFT_MS_PER_S) + SLACK_MS
         if not self._is_more_precise(low, width, received_at):
             self._low_ms, self._width_ms, self._measured_at = low, width, received_at
-        self._wall_ahead = self._wall() - self.monotonic()
+            self._is_certain = abs(asleep_s) <= MAX_WALL_DRIFT_S
+        self._wall_ahead = wall_ahead
 
     def _is_more_precise(self, low: float, width: float, received: float) -> bool:
         """Return True if the known interval is narrower than this answer's and overlaps it.
@@ -114,8 +133,8 @@ class Clock:
         self.moved_ms = moved_ms
 
     def is_steady(self) -> bool:
-        """Return True if `now` can be trusted: it was measured, and this machine's clocks still agree."""
-        if self._measured_at is None:
+        """Return True if `now` can be trusted: it was measured, and this machine's clocks have agreed since."""
+        if self._measured_at is None or not self._is_certain:
             return False
         return abs(self._wall() - self.monotonic() - self._wall_ahead) <= MAX_WALL_DRIFT_S
 
@@ -173,13 +192,18 @@ class StoreTime:
         Raises:
             StoreDown: the time had to be measured, and the store cannot be reached.
         """
-        if not self._clock.is_steady():
-            await self.measure()
+        await self._make_steady()
         return self._clock.now()
 
     async def low_ms(self) -> float:
         """Return the low end of the store's time in ms, with its fraction. Raises StoreDown, as `now` does."""
-        if not self._clock.is_steady():
-            await self.measure()
+        await self._make_steady()
         low, _ = self._clock.estimate()
         return low
+
+    async def _make_steady(self) -> None:
+        """Measure the time if it cannot be trusted, and again if the machine was suspended meanwhile."""
+        for _ in range(MAX_MEASUREMENTS):
+            if self._clock.is_steady():
+                return
+            await self.measure()

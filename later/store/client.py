@@ -73,10 +73,10 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
 
     async def read_clock(connection: AbstractConnection) -> None:
         await connection.on_connect()
-        sent = clock.monotonic()
+        sent, wall_ahead = clock.monotonic(), clock.wall_ahead()
         await connection.send_command("TIME", check_health=False)
         seconds, micros = await connection.read_response()
-        clock.observe(int(seconds) * 1_000_000 + int(micros), sent, clock.monotonic())
+        clock.observe(int(seconds) * 1_000_000 + int(micros), sent, clock.monotonic(), wall_ahead)
 
     try:
         pool = ConnectionPool.from_url(
@@ -169,10 +169,10 @@ class StoreClient:
         Raises:
             LaterError: the time could not be measured.
         """
-        sent = self._clock.monotonic()
+        sent, wall_ahead = self._clock.monotonic(), self._clock.wall_ahead()
         time, *answers = await self.execute_each(verb, [("TIME",), *commands])
         seconds, micros = _raise_error([time])[0]
-        self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
+        self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic(), wall_ahead)
         return answers
 
     async def execute_each(self, verb: str, commands: Sequence[Command]) -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.core.clock import Clock, Interval, warn_of_clock
+from later.core.clock import Clock, Interval, StoreTime, warn_of_clock
 from later.core.errors import StoreDown
 from tests.builders import NOW
 from tests.cases import each_case
@@ -37,12 +37,14 @@ class SimulatedClocks:
         self.wall_us += us
         self.store_us += us + Fraction(us * self.drift_ppm, 1_000_000)
 
-    def measure(self, to_store_us: int = 500, from_store_us: int = 500) -> None:
-        sent = self.clock.monotonic()
+    def measure(self, to_store_us: int = 500, from_store_us: int = 500, asleep_us: int = 0) -> None:
+        """Measure the store's time. The machine is suspended for `asleep_us` while the answer comes."""
+        sent, wall_ahead = self.clock.monotonic(), self.clock.wall_ahead()
         self.wait(to_store_us)
         answer_us = int(self.store_us)
         self.wait(from_store_us)
-        self.clock.observe(answer_us, sent, self.clock.monotonic())
+        self.suspend(asleep_us)
+        self.clock.observe(answer_us, sent, self.clock.monotonic(), wall_ahead)
 
     def interval(self) -> Interval:
         return self.clock.now()
@@ -71,6 +73,7 @@ class Step(NamedTuple):
     wait_us: int
     to_store_us: int
     from_store_us: int
+    asleep_us: int
 
 
 ONE_WAY_TIMES = st.integers(0, 2 * SECOND_US) | st.integers(0, 5_000)
@@ -81,6 +84,7 @@ STEPS = st.lists(
         wait_us=st.integers(0, HOUR_US) | st.integers(0, 2 * SECOND_US),
         to_store_us=ONE_WAY_TIMES,
         from_store_us=ONE_WAY_TIMES,
+        asleep_us=st.just(0) | st.integers(60_000, HOUR_US),
     ),
     min_size=1,
     max_size=12,
@@ -102,7 +106,7 @@ class TestInterval:
         clocks, contained = SimulatedClocks(), []
         for step in steps:
             clocks.drift_ppm = step.drift_ppm
-            clocks.measure(step.to_store_us, step.from_store_us)
+            clocks.measure(step.to_store_us, step.from_store_us, step.asleep_us)
             contained.append(clocks.contains_true_time())
             clocks.wait(step.wait_us)
             contained.append(clocks.contains_true_time())
@@ -200,6 +204,33 @@ class TestSuspendedMachine:
     def test_the_time_is_right_once_it_is_measured(self, clocks: SimulatedClocks, asleep_us: int) -> None:
         clocks.suspend(asleep_us)
         clocks.measure(to_store_us=0, from_store_us=1_500_000)
+        assert clocks.contains_true_time()
+
+
+    @each_case("asleep_us", [60_000, SECOND_US, HOUR_US])
+    def test_the_time_is_not_early_if_it_was_suspended_while_the_answer_came(
+        self, clocks: SimulatedClocks, asleep_us: int
+    ) -> None:
+        clocks.wait(10 * SECOND_US)
+        clocks.measure(asleep_us=asleep_us)
+        assert clocks.contains_true_time()
+
+    async def test_the_time_is_measured_again_if_it_was_suspended_while_the_answer_came(self) -> None:
+        clocks, asleep_us = SimulatedClocks(), [HOUR_US, 0]
+
+        async def measure() -> None:
+            clocks.measure(asleep_us=asleep_us.pop(0))
+
+        now = await StoreTime(clocks.clock, measure).now()
+        assert (asleep_us, now.high - now.low <= 4, clocks.contains_true_time()) == ([], True, True)
+
+    async def test_the_time_is_taken_as_it_is_known_if_that_happens_each_time(self) -> None:
+        clocks = SimulatedClocks()
+
+        async def measure() -> None:
+            clocks.measure(asleep_us=SECOND_US)
+
+        await StoreTime(clocks.clock, measure).now()
         assert clocks.contains_true_time()
 
 
