@@ -78,10 +78,10 @@ class Claimer:
 
     async def tick(self, now: int) -> TickResult:
         self._fair_share.tasks_wait = True
+        free = self._fair_share.free
+        snapshot, is_whole = await self._read_snapshot(now)  # first: unack and error depend on it, and on nothing else
         policies = await self._store.policies.current()
         await self._store.signing.refresh()  # before the first delivery, and after a suspend: a secret may have ended
-        free = self._fair_share.free
-        snapshot, is_whole = await self._read_snapshot(now)
         self._throttle.observe(policies, snapshot.holds, now)
         if not self._fair_share.free:
             return TickResult(0, None)

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 import pytest
 from structlog.testing import capture_logs
 
-from later.core.errors import NotFound
+from later.core.errors import LaterError, NotFound
 from later.core.retry import Outcome
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
@@ -55,6 +55,22 @@ async def test_a_worker_without_free_slots_still_wakes_the_other_tickers(store: 
     await worker.tick()
     assert (wakes, worker.fair_share.free) == ([], 0)
     await worker.tick()
+    assert wakes == [NOW + LEASE_MS]
+    sender.may_answer.set()
+    await worker.deliveries.drain(60)
+
+
+async def test_a_worker_that_cannot_read_the_policies_still_wakes_the_other_tickers(store: StoreFixture) -> None:
+    """Otherwise it would find a lease that another worker has lost up to five seconds later."""
+    worker, sender = await a_worker_with(store, a_task(id="a", own_id=True))
+    sender.may_answer.clear()
+    await worker.tick()
+    other = ManualWorker(store, FakeSender())
+    wakes: list[int] = []
+    other.claimer.wake_unack = wakes.append
+    await store.redis.set(store.keys.policies, "not a hash")
+    with pytest.raises(LaterError):
+        await other.claimer.tick(other.at)
     assert wakes == [NOW + LEASE_MS]
     sender.may_answer.set()
     await worker.deliveries.drain(60)
