@@ -20,6 +20,7 @@ from later.core.errors import (
     NotReady,
     PushedTopic,
     Refused,
+    ScheduleNotFound,
     SlowBody,
     StoreDown,
     StoreFull,
@@ -94,6 +95,11 @@ NO_SUCH_JOB = ProblemType(
     "no-such-job", 404, "No such job",
     "Nothing is counted under this job: no batch named it, or its counts are forgotten (--remember).",
     "Check the job's name.",
+)  # fmt: skip
+NO_SUCH_SCHEDULE = ProblemType(
+    "no-such-schedule", 404, "No such schedule",
+    "No schedule has this id: it was never put, or was deleted. Its tasks may be there all the same.",
+    "Check the id: `GET /schedules` has all of them.",
 )  # fmt: skip
 SLOW_BODY = ProblemType(
     "slow-body", 408, "The body came too slowly",
@@ -190,9 +196,9 @@ TOO_MANY_WAITERS = ProblemType(
 PROBLEM_TYPES = {
     type.name: type
     for type in (
-        REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, SLOW_BODY, IN_FLIGHT, EXISTS,
-        CHANGED, PUSHED_TOPIC, TOO_MANY_SECRETS, TOO_MANY_SCHEDULES, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY,
-        STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING, TOO_MANY_WAITERS,
+        REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, NO_SUCH_SCHEDULE, SLOW_BODY,
+        IN_FLIGHT, EXISTS, CHANGED, PUSHED_TOPIC, TOO_MANY_SECRETS, TOO_MANY_SCHEDULES, TOO_LARGE, UNSUPPORTED, FAULT,
+        STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING, TOO_MANY_WAITERS,
     )
 }  # fmt: skip
 """All types, by name."""
@@ -209,6 +215,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (TooOften, TOO_OFTEN),
     (SlowBody, SLOW_BODY),
     (Refused, REFUSED),
+    (ScheduleNotFound, NO_SUCH_SCHEDULE),
     (NotFound, NO_SUCH_TASK),
     (InFlight, IN_FLIGHT),
     (PushedTopic, PUSHED_TOPIC),

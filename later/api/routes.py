@@ -20,6 +20,7 @@ from later.metrics.http_requests import RequestMetrics
 class Route(NamedTuple):
     """A method and a path, the handler that answers there, what it asks of a caller, and its query's parameters.
 
+    Its caller needs the scope `also`, too.
     A fast POST route is answered without the router, if it has no query. A health route is answered whatever its query
     is, and to pages of other sites, too. A route of Zaqar's API reads its query itself, and takes a key in
     `X-Auth-Token`, too.
@@ -33,6 +34,7 @@ class Route(NamedTuple):
     is_fast: bool = False
     is_health: bool = False
     is_zaqar: bool = False
+    also: Scope | None = None
 
     @property
     def template(self) -> str:
@@ -41,7 +43,7 @@ class Route(NamedTuple):
 
     def checked_handler(self, authorization: Authorization) -> Handler:
         """Return the handler with the check of the caller, and of the query, before it."""
-        handler, scope, query, is_zaqar = self.handler, self.scope, self.query, self.is_zaqar
+        handler, scope, query, is_zaqar, also = self.handler, self.scope, self.query, self.is_zaqar, self.also
         checks_query = not (self.is_health or is_zaqar)
 
         async def answer(request: web.Request) -> web.StreamResponse:
@@ -52,6 +54,8 @@ class Route(NamedTuple):
                 # to await what does not wait would cost more
                 caller = authorization.find_caller(request, scope, token=token)
                 request[CALLER] = caller or await authorization.admit(request, scope, token)
+                if also is not None:
+                    request[CALLER].require(also)
                 if checks_query:
                     check_query(request, query)
                 return await handler(request)

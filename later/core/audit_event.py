@@ -26,6 +26,10 @@ class AuditAction(StrEnum):
     TOPIC_PURGED = "topic purged"
     QUEUE_DELETED = "queue deleted"
     DEAD_REDRIVEN = "dead tasks redriven"
+    SCHEDULE_PUT = "schedule put"
+    SCHEDULE_DELETED = "schedule deleted"
+    SCHEDULE_PAUSED = "schedule paused"
+    SCHEDULE_RESUMED = "schedule resumed"
 
 
 KEY_ACTIONS = frozenset({AuditAction.KEY_MADE, AuditAction.KEY_REVOKED, AuditAction.KEY_ROTATED, AuditAction.KEY_ENDED})

@@ -37,13 +37,18 @@ _ZONE = re.compile(r"(?!posix/|right/|localtime|posixrules|Factory)[A-Za-z0-9_+-
 """Names of zones, without those that a system has for its own use."""
 
 
+def cron_fields(text: str) -> str:
+    """Return the five fields of a cron expression, or of what an alias stands for, with one space between them."""
+    return " ".join(ALIASES.get(text.lower(), text).split())
+
+
 def parse_cron(text: str) -> str:
     """Return the five fields of a cron expression, checked.
 
     Raises:
         Refused: it cannot be read, or there is no such time within fifty years.
     """
-    fields = ALIASES.get(text.lower(), text).split()
+    fields = cron_fields(text).split()
     if len(text) > MAX_CRON_CHARS or len(fields) != FIELDS:
         raise refusal("cron", text, EXPECTED_CRON)
     try:

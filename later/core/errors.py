@@ -101,6 +101,13 @@ class NotFound(LaterError):
         self.ended = ended
 
 
+class ScheduleNotFound(NotFound):
+    """Nobody's fault: there is no such schedule, or no longer."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id, text=f"no schedule has the id {id!r}")
+
+
 class Conflict(LaterError):
     """Nobody's fault: the task's present state does not allow it; the text says why."""
 

@@ -16,7 +16,7 @@ import msgspec
 from later.core.admit import admit, resolve_remember_ms
 from later.core.api_keys import ALL_SCOPES
 from later.core.caller import Caller
-from later.core.cron import EXPECTED_CRON, EXPECTED_ZONE, CronTimes, find_zone, parse_cron
+from later.core.cron import EXPECTED_CRON, EXPECTED_ZONE, CronTimes, cron_fields, find_zone, parse_cron
 from later.core.errors import Refused, TooLarge
 from later.core.json_body import body_parser
 from later.core.policy_scopes import Policies, namespace_from_topic
@@ -91,8 +91,25 @@ EXPECTED_SCHEDULE = {
 }
 """The values that each field of a schedule takes, as a refusal states them."""
 
-parse_schedule_draft = body_parser(ScheduleDraft, EXPECTED_SCHEDULE)
-"""Parse the body of a PUT of a schedule. Raises Refused with the name of the first wrong field."""
+_parse_draft = body_parser(ScheduleDraft, EXPECTED_SCHEDULE)
+_FIELDS_OF_TASKS = {
+    "id": "the path has it",
+    "delay": "cron or every says when",
+    "execute_time": "cron or every says when",
+    "if_exists": "each firing has an id of its own",
+}
+"""Fields of a create that a schedule does not have, and why."""
+
+
+def parse_schedule_draft(body: bytes) -> ScheduleDraft:
+    """Parse the body of a PUT of a schedule. Raises Refused with the name of the first wrong field."""
+    try:
+        return _parse_draft(body)
+    except Refused as error:
+        reason = _FIELDS_OF_TASKS.get(error.field or "")
+        if reason is None:
+            raise
+        raise Refused(f"{error.field}: expected none, because {reason}", error.field) from None
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -198,7 +215,7 @@ def build_schedule(draft: ScheduleDraft, id: str, caller: Caller) -> Schedule:
         id=id,
         topic=caller.own_topic(parse_topic(draft.topic)),
         namespace=caller.namespace,
-        cron=None if draft.cron is None else parse_cron(draft.cron),
+        cron=None if draft.cron is None else _check_cron(draft.cron),
         every_ms=None if draft.every is None else _parse_period("every", draft.every, MIN_EVERY_MS),
         zone=zone,
         start_at=start_at,
@@ -217,6 +234,12 @@ def build_schedule(draft: ScheduleDraft, id: str, caller: Caller) -> Schedule:
     if len(msgspec.json.encode(schedule)) > MAX_SCHEDULE_BYTES:
         raise TooLarge(f"expected a schedule of at most {MAX_SCHEDULE_BYTES} bytes")
     return schedule
+
+
+def _check_cron(text: str) -> str:
+    """Return a cron expression as its caller wrote it, which is how it is shown. Raises Refused."""
+    parse_cron(text)
+    return " ".join(text.split())
 
 
 def _parse_moment(field: str, value: float | str | None) -> int | None:
@@ -242,7 +265,8 @@ class FiringTimes:
 
     def __init__(self, definition: Schedule, anchor_at: int) -> None:
         self._every_ms = definition.every_ms
-        self._cron = None if definition.cron is None else CronTimes(definition.cron, find_zone(definition.zone))
+        cron = definition.cron
+        self._cron = None if cron is None else CronTimes(cron_fields(cron), find_zone(definition.zone))
         self._anchor_at = anchor_at
         self._end_at = LATEST_MS if definition.end_at is None else definition.end_at
 
@@ -327,6 +351,12 @@ def firing_id(schedule_id: str, at: int) -> str:
     """
     prefix, slash, own = schedule_id.rpartition("/")
     return f"{prefix}{slash}s:{own}:{at // 1000}"
+
+
+def extra_firing_id(schedule_id: str) -> str:
+    """Return an id that no firing of a schedule at one of its times has: `s:<schedule>:now-<hex>`."""
+    prefix, slash, own = schedule_id.rpartition("/")
+    return f"{prefix}{slash}s:{own}:now-{new_id().replace('-', '')[:16]}"
 
 
 def firing_task(definition: Schedule, at: int, policies: Policies, now: int) -> Task:

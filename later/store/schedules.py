@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from later.core.errors import Conflict, LaterError, NotFound, StoreFault, TooManySchedules
+from later.core.errors import Conflict, LaterError, ScheduleNotFound, StoreFault, TooManySchedules
 from later.core.schedule import (
     MAX_SCHEDULES,
     FiringRecord,
@@ -136,7 +136,7 @@ class Schedules:
         """Return a schedule. Raises NotFound."""
         [schedule] = await self._get_each([id])
         if schedule is None:
-            raise no_schedule(id)
+            raise ScheduleNotFound(id)
         return schedule
 
     async def delete(self, id: str) -> StoredSchedule:
@@ -176,7 +176,7 @@ class Schedules:
             read = await self._read(id)
             before = read.parse()
             if before is None:
-                raise no_schedule(id)
+                raise ScheduleNotFound(id)
             after = change(before)
             if after == before or await self._set(read, before, after, 0):
                 return before, after
@@ -350,11 +350,6 @@ class Schedules:
 def _member(schedule: StoredSchedule | None) -> bytes:
     """Return a schedule's member in the index; b"" for none."""
     return b"" if schedule is None else schedule_member(schedule.definition.topic_namespace, schedule.definition.id)
-
-
-def no_schedule(id: str) -> NotFound:
-    """Return the error about a schedule that is not there."""
-    return NotFound(id, text=f"no schedule has the id {id!r}")
 
 
 def _changed_each_time(id: str) -> Conflict:

@@ -47,6 +47,13 @@ TABLE: dict[tuple[str, str], tuple[str, int, int]] = {
     ("POST", "/run-now"): ("edit", 400, 400),
     ("POST", "/redrive"): ("edit", 400, 400),
     ("POST", f"{TOPIC}/purge"): ("edit", 200, 200),
+    ("GET", "/schedules"): ("read", 200, 200),
+    ("GET", "/schedules/a"): ("read", 404, 404),
+    ("PUT", "/schedules/a"): ("edit", 400, 400),
+    ("DELETE", "/schedules/a"): ("edit", 404, 404),
+    ("POST", "/schedules/a/pause"): ("edit", 404, 404),
+    ("POST", "/schedules/a/resume"): ("edit", 404, 404),
+    ("POST", "/schedules/a/run-now"): ("edit", 404, 404),
     ("POST", "/claim"): ("claim", 400, 400),
     ("POST", "/ack"): ("claim", 400, 400),
     ("POST", "/nack"): ("claim", 400, 400),
@@ -77,6 +84,8 @@ TABLE: dict[tuple[str, str], tuple[str, int, int]] = {
     ("GET", "/problems/refused"): (OPEN, 200, 200),
 }
 """Of each route: its scope, and what the body `{}` is answered with that scope by an unbound key and by a bound one."""
+ALSO_CREATE = {route for route in TABLE if route[0] != "GET" and route[1].startswith("/schedules")}
+"""Routes that need the scope `create`, too."""
 NO_KEY = {
     "type": "/problems/no-key", "title": "Unauthorized", "status": 401,
     "detail": "this call needs a key: Authorization: Bearer later_…",
@@ -112,8 +121,10 @@ async def test_the_table_has_every_route(keys: KeyedApi) -> None:
 
 async def test_each_route_asks_for_its_scope_whether_the_key_is_bound_or_not(keys: KeyedApi) -> None:
     everything = {(s, n): await keys.add_key(s, namespace=n) for s in Scope for n in (None, "shop")}
+    both = {(Scope.EDIT, n): await keys.add_key(Scope.EDIT, Scope.CREATE, namespace=n) for n in (None, "shop")}
     for (method, path), (needed, unbound, bound) in TABLE.items():
-        for (scope, namespace), key in everything.items():
+        is_both = (method, path) in ALSO_CREATE
+        for (scope, namespace), key in {**everything, **(both if is_both else {})}.items():
             may = needed in (scope.value, OPEN, ANY_KEY)
             expected = 403 if not may else unbound if namespace is None else bound
             status, body, _ = await keys.call(method, path, key)
@@ -382,3 +393,13 @@ async def test_any_host_may_be_named_once_keys_are_asked_for_and_pages_of_other_
             for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
                 answer = await keys.call("GET", "/topics", root, **headers)
                 assert (answer[0], answer[1]["type"]) == (403, "/problems/cross-site")
+
+
+async def test_who_may_only_create_or_only_edit_writes_no_schedule(keys: KeyedApi) -> None:
+    create, edit = await keys.add_key(Scope.CREATE), await keys.add_key(Scope.EDIT)
+    for method, path in ALSO_CREATE:
+        answers = [(await keys.call(method, path, key))[:2] for key in (create, edit)]
+        assert [(status, problem["detail"]) for status, problem in answers] == [
+            (403, "this key may create, not edit"),
+            (403, "this key may edit, not create"),
+        ]

@@ -64,9 +64,9 @@ def a_schedule(now: int = NOW, **fields: Any) -> StoredSchedule:
     [
         (b"{}", "cron", "either cron or every, got neither"),
         (b'{"cron": "@daily", "every": 60}', "cron", "either cron or every, got both"),
-        (b'{"cron": "@daily", "id": "x"}', "id", "unknown field"),
-        (b'{"cron": "@daily", "delay": 5}', "delay", "unknown field"),
-        (b'{"cron": "@daily", "execute_time": 5}', "execute_time", "unknown field"),
+        (b'{"cron": "@daily", "id": "x"}', "id", "expected none, because the path has it"),
+        (b'{"cron": "@daily", "delay": 5}', "delay", "expected none, because cron or every says when"),
+        (b'{"cron": "@daily", "execute_time": 5}', "execute_time", "expected none, because cron or every says when"),
         (b'{"topic": "x", "every": 0.9}', "every", "a number of seconds"),
         (b'{"topic": "x", "every": 1e300}', "every", "ten years at most"),
         (b'{"every": "5m"}', "every", "a number of seconds"),

@@ -26,6 +26,7 @@ from later.api.problems import ErrorAnswer, error_middleware, error_response
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
 from later.api.rotation import RotationHandlers, parse_secret_namespace
 from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, ERROR_ANSWER, REQUESTS, ROUTES, Route
+from later.api.schedules import ScheduleHandlers
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
@@ -40,6 +41,7 @@ from later.store.open import Store
 TOPIC_PATH = "/topics/{topic:[^/]+}"
 """The path of a topic. A `/` in its name comes percent-encoded; braces are not allowed in aiohttp's default pattern."""
 NAMESPACE_PATH = "/namespaces/{namespace:[^/]+}"
+SCHEDULE_PATH = "/schedules/{id:[^/]+}"
 PULSAR_NAMESPACE_PATH = "/admin/v2/namespaces/public/{namespace:[^/]+}"
 """The path of a namespace in Pulsar's API. The tenant `public` is the only one."""
 PULSAR_TOPIC_PATH = "/admin/v2/persistent/public/{namespace:[^/]+}/{topic:[^/]+}"
@@ -96,6 +98,16 @@ def build_app(
     routes = [
         *_task_routes(settings, store, metrics, callback_check, pending_writes, bytes_in_answers, signals),
         *_claim_routes(claims),
+        *_schedule_routes(
+            ScheduleHandlers(
+                store=store,
+                metrics=metrics,
+                callback_check=callback_check,
+                max_body=settings.max_body,
+                pending_writes=pending_writes,
+                signals=signals,
+            )
+        ),
         *_policy_routes(store, callback_check, settings.max_body),
         *_signing_routes(store, settings.max_body),
         *_health_routes(authorization, health, store.clock),
@@ -203,6 +215,20 @@ def _claim_routes(claims: ClaimHandlers) -> list[Route]:
         Route("POST", "/nack", leases.nack, Scope.CLAIM, is_fast=True),
         Route("POST", "/release", leases.release, Scope.CLAIM, is_fast=True),
         Route("POST", "/extend", leases.extend, Scope.CLAIM, is_fast=True),
+    ]
+
+
+def _schedule_routes(schedules: ScheduleHandlers) -> list[Route]:
+    """Return the routes of schedules. To write one needs two scopes, because it creates tasks from then on."""
+    path, change = SCHEDULE_PATH, partial(Route, scope=Scope.EDIT, also=Scope.CREATE)
+    return [
+        Route("GET", "/schedules", schedules.list_schedules, Scope.READ, ("namespace", "cursor", "limit")),
+        Route("GET", path, schedules.show, Scope.READ),
+        change("PUT", path, schedules.put),
+        change("DELETE", path, schedules.delete),
+        change("POST", f"{path}/pause", schedules.pause),
+        change("POST", f"{path}/resume", schedules.resume),
+        change("POST", f"{path}/run-now", schedules.run_now),
     ]
 
 
