@@ -13,7 +13,18 @@ from later.cli.groups import Extra, LazyCommand, LazyGroup
 
 SERVER = Extra(
     "server",
-    ("aiohappyeyeballs", "cronsim", "hiredis", "httptools", "prometheus_client", "redis", "rich", "structlog", "yarl"),
+    (
+        "aiohappyeyeballs",
+        "cronsim",
+        "hiredis",
+        "httptools",
+        "prometheus_client",
+        "redis",
+        "rich",
+        "structlog",
+        "tzdata",
+        "yarl",
+    ),
 )
 """The packages that the daemons need, and the commands that open the store."""
 

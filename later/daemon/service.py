@@ -17,6 +17,7 @@ from functools import partial
 import structlog
 
 from later import __version__
+from later.api.callback_check import CallbackCheck
 from later.api.health import HealthSource
 from later.api.server_connections import connection_limit
 from later.config import Config
@@ -134,6 +135,7 @@ class Service:
             tick_ms=self._config.tick_ms,
             lease_ms=self._config.lease_ms,
             random=random.random,
+            check_callback=CallbackCheck(self._guard, self._metrics).check,
         )
 
     def _build_tickers(self) -> list[Ticker]:

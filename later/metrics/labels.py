@@ -12,6 +12,7 @@ PULLED = "pull"
 HELD = ("no", "rate", "concurrency", "pause", "receiver", "origin", "fault", PULLED)
 DENIAL_REASONS = ("no_key", "mistyped", "unknown", "ended", "scope", "namespace", "rate")
 REQUEUED_FROM = ("unack", "error")
+FIRING_RESULTS = ("created", "refused")
 FOLLOW_UP_FIELDS = ("on_dead", "on_done")
 
 STATUS_CODES = ("408", "410", "429", "500", "502", "503", "504")

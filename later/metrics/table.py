@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 
 from later.metrics.consumers import ConsumerMetrics
+from later.metrics.firings import FiringMetrics
 from later.metrics.http_requests import RequestMetrics
 from later.metrics.instruments import DurationHistogram, PlainCounter
 from later.metrics.labels import (
@@ -159,7 +160,11 @@ class Metrics:
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
         self.process_kills = counter("later_process_kills", "Processes that were killed because they did not answer.")
         # fmt: on
-        self.consumers, self.requests = ConsumerMetrics(own, self._by_topic, self.topics), RequestMetrics(own)
+        self.requests, self.firings, self.consumers = (
+            RequestMetrics(own),
+            FiringMetrics(own),
+            ConsumerMetrics(own, self._by_topic, self.topics),
+        )  # fmt: skip
         ProcessCollector(registry=own)
         self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD if held != PULLED}
         self._topic_counters = (

@@ -67,6 +67,8 @@ class DueSchedule(NamedTuple):
 
     schedule: StoredSchedule
     raw_state: bytes
+    at: int
+    """The time (ms) at which it was due: that of its state, or a later one if it was postponed."""
 
     @property
     def id(self) -> str:
@@ -103,6 +105,13 @@ class _Read(NamedTuple):
             return StoredSchedule(_decode_definition(self.definition), _decode_state(self.state))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise StoreFault(f"schedule {self.id!r} cannot be read: {error}") from error
+
+    def parse_if_readable(self) -> StoredSchedule | None:
+        """Return the schedule; None if there is none, or this version cannot read it."""
+        try:
+            return self.parse()
+        except StoreFault:
+            return None
 
 
 class Schedules:
@@ -221,7 +230,7 @@ class Schedules:
     # Those that are due
 
     async def due(self, now: int, limit: int) -> DueSchedules:
-        """Return schedules that are due at `now` (ms), at most `limit` of each shard.
+        """Return schedules that are due at `now` (ms), at most `limit`.
 
         One that this version cannot read is postponed by a minute, so that it does not hold up the others.
         """
@@ -234,22 +243,20 @@ class Schedules:
         ]
         answers = await self._client.execute_all("due_schedules", [*due, *later])
         found, following = answers[: len(shards)], answers[len(shards) :]
-        entries = sorted((float(at), id.decode()) for answer in found for id, at in pairs(answer))
+        entries = sorted((int(float(at)), id.decode()) for answer in found for id, at in pairs(answer))
+        is_more = len(entries) >= limit
         next_times = [int(float(answer[1])) for answer in following if answer]
-        reads = await self._read_each([id for _, id in entries])
-        is_more = any(len(answer) == 2 * limit for answer in found) or len(reads) < len(entries)
+        reads = await self._read_each([id for _, id in entries[:limit]])
+        is_more = is_more or len(reads) < len(entries)
         schedules: list[DueSchedule] = []
-        unreadable: list[_Read] = []
-        for read in reads:
-            try:
-                schedule = read.parse()
-            except StoreFault:
-                schedule = None
+        unreadable: list[str] = []
+        for (at, _), read in zip(entries, reads, strict=False):
+            schedule = read.parse_if_readable()
             if schedule is None:
-                unreadable.append(read)
+                unreadable.append(read.id)
             else:
-                schedules.append(DueSchedule(schedule, read.state))
-        await self._postpone(unreadable, now + POSTPONE_MS)
+                schedules.append(DueSchedule(schedule, read.state, at))
+        await self._postpone(unreadable, now)
         return DueSchedules(schedules, now if is_more else min(next_times, default=None))
 
     async def move_on(self, moves: Sequence[ScheduleMove]) -> list[bool | LaterError]:
@@ -257,11 +264,9 @@ class Schedules:
 
         def build(target: ShardTopic, some: list[ScheduleMove]) -> Command:
             arguments: list[Argument] = []
-            for (schedule, raw_state), state in some:
-                read_at, next_at = schedule.state.next_at, state.next_at
-                assert read_at is not None
-                arguments += [schedule.definition.id, read_at, raw_state, "" if next_at is None else next_at]
-                arguments.append(_encode(state))
+            for due, state in some:
+                next_at: Argument = "" if state.next_at is None else state.next_at
+                arguments += [due.id, due.at, due.raw_state, next_at, _encode(state)]
             return scripts.MOVE_SCHEDULES.call([target.shard.schedule_states, target.shard.firings], arguments)
 
         return await fan_out(
@@ -273,8 +278,13 @@ class Schedules:
             parse_flags,
         )
 
-    async def _postpone(self, reads: Sequence[_Read], at: int) -> None:
-        commands: list[Command] = [("ZADD", read.shard.firings, "XX", "GT", at, read.id) for read in reads]
+    async def postpone(self, due: Sequence[DueSchedule], now: int) -> None:
+        """Let schedules be due again in a minute. What was missed meanwhile is judged then."""
+        await self._postpone([schedule.id for schedule in due], now)
+
+    async def _postpone(self, ids: Sequence[str], now: int) -> None:
+        at = now + POSTPONE_MS
+        commands: list[Command] = [("ZADD", self._keys.shard_of(id).firings, "XX", "GT", at, id) for id in ids]
         await self._client.execute_all("move_schedules", commands)
 
     # All of them
@@ -284,14 +294,14 @@ class Schedules:
     ) -> SchedulePage:
         """Return the first `limit` schedules after a position; with a `namespace`, of topics of that alone.
 
-        A page whose definitions have more than `MAX_PAGE_BYTES` ends earlier.
+        A page whose definitions have more than `MAX_PAGE_BYTES` ends earlier. Those that cannot be read are left out.
         """
         positions, is_last = await self._positions(limit, after, namespace)
         schedules: list[StoredSchedule] = []
         size = read_count = 0
         while read_count < len(positions) and size < MAX_PAGE_BYTES:
             reads = await self._read_each([position.id for position in positions[read_count:]])
-            schedules += [schedule for read in reads if (schedule := read.parse()) is not None]
+            schedules += [schedule for read in reads if (schedule := read.parse_if_readable()) is not None]
             size += sum(len(read.definition) for read in reads)
             read_count += len(reads)
         if is_last and read_count == len(positions):

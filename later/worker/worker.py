@@ -11,6 +11,7 @@ from later.store.open import Store
 from later.worker.claimer import Claimer
 from later.worker.deliveries import DeliveryPool, TaskSender
 from later.worker.fair_share import FairShare
+from later.worker.firing import FIRING_EVERY_MS, ScheduleFirer
 from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
 from later.worker.put_back import PutBackQueue
@@ -36,6 +37,7 @@ class Worker:
         tick_ms: int,
         lease_ms: int,
         random: Callable[[], float],
+        check_callback: Callable[[str], None],
     ) -> None:
         self._metrics = metrics
         self.fair_share = FairShare(slots)
@@ -78,9 +80,13 @@ class Worker:
             metrics=metrics,
         )
         self.delay_ticker = self.upkeep.build_ticker("delay", self.claimer.tick, tick_ms)
+        self.firer = ScheduleFirer(
+            store=store, metrics=metrics, check_callback=check_callback, on_created=self.delay_ticker.wake
+        )
+        self.schedule_ticker = self.upkeep.build_ticker("schedules", self.firer.tick, FIRING_EVERY_MS)
 
     def start(self) -> None:
-        start_tickers([self.delay_ticker], self._metrics)
+        start_tickers([self.delay_ticker, self.schedule_ticker], self._metrics)
         self.upkeep.start()
 
     async def stop(self, timeout_s: float) -> None:
@@ -88,7 +94,7 @@ class Worker:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.throttle.stop)
             stack.push_async_callback(self.deliveries.drain, timeout_s)
-            await asyncio.gather(self.delay_ticker.stop(), self.upkeep.stop())
+            await asyncio.gather(self.delay_ticker.stop(), self.schedule_ticker.stop(), self.upkeep.stop())
 
     @property
     def tickers(self) -> tuple[Ticker, ...]:

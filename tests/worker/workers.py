@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import NamedTuple
+from unittest.mock import AsyncMock
 
-from later.core.clock import Clock
+from later.core.clock import Clock, StoreTime
 from later.core.errors import LaterError
 from later.core.policy import DEFAULT_POLICY, Policy
 from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
@@ -77,7 +78,13 @@ class ManualWorker(Worker):
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
         self.policies = store.new_policy_book(policy or DEFAULT_POLICY)
-        self.store = replace(store, clock=clock, policies=self.policies, permits=store.new_permits(instance))
+        self.store = replace(
+            store,
+            clock=clock,
+            time=StoreTime(clock, AsyncMock()),
+            policies=self.policies,
+            permits=store.new_permits(instance),
+        )
         self.metrics = Metrics()
         super().__init__(
             store=self.store,
@@ -87,7 +94,11 @@ class ManualWorker(Worker):
             tick_ms=TICK_MS,
             lease_ms=LEASE_MS,
             random=lambda: 0.0,
+            check_callback=self.check_callback,
         )
+
+    def check_callback(self, callback: str) -> None:
+        """Refuse nothing, as the address guard does when it is off."""
 
     @property
     def at(self) -> int:
