@@ -89,8 +89,7 @@ class VirtualStore:
             return self._upsert(creation, there, now)
         if there is None and task.id not in self._remembered:
             return self._add(task)
-        is_due = there is not None and there.topic == task.topic and there.state != DEAD
-        due_at = there.due_at if there is not None and is_due else None
+        due_at = None if there is None or there.state == DEAD else there.due_at
         if isinstance(creation, ExclusiveCreate):
             raise id_exists(task, due_at)
         return Enqueued(id=task.id, created=False, due_at=to_datetime(due_at))
