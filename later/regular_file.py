@@ -10,6 +10,9 @@ from pathlib import Path
 MAX_MIB = 4
 """The size of the longest file that is read: the certificates of all authorities that a machine trusts take a tenth."""
 
+_WITHOUT_WAITING: int = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+"""The flags of the platform: Windows has the last one only."""
+
 
 def read_regular_file(file: str | Path) -> bytes:
     """Return the content of a file, without waiting: a FIFO may have no writer, and a device no end.
@@ -19,7 +22,7 @@ def read_regular_file(file: str | Path) -> bytes:
     Raises:
         OSError: it cannot be read, is no regular file, or is too long; `strerror` says which.
     """
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    descriptor = os.open(file, os.O_RDONLY | _WITHOUT_WAITING)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):

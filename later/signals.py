@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
-TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TERMINATION_SIGNALS = tuple(
+    number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+)
+"""Those of them that the platform has: Windows has SIGBREAK and no SIGHUP."""
 
 Handler = Callable[[int, FrameType | None], object] | int | None
 
@@ -30,7 +33,7 @@ def signal_handlers(handlers: Mapping[int, Handler]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def handled_signals(numbers: tuple[signal.Signals, ...]) -> list[signal.Signals]:
+def handled_signals(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
     """Return the signals that the process does not ignore; under nohup it ignores SIGHUP."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 

@@ -20,8 +20,9 @@ def exit_on_termination() -> None:
     A SIGHUP that is ignored (under nohup) stays ignored.
     """
     numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        numbers.append(hangup)
     for number in numbers:
         signal.signal(number, lambda *_: os._exit(0))
 

@@ -18,7 +18,7 @@ ROOT = Path(later.__file__).parent
 LAYERS = {
     "__main__": 5.5,
     "cli": 5,
-    "processes": 4.5,
+    "processes": 4.5, "run": 4.5,
     "in_process": 4.25,
     "daemon": 4, "testing": 4,
     "config": 3.75, "application": 3.75,
@@ -52,7 +52,7 @@ IMPORTERS = {
 }
 """The packages that may import each library."""
 
-LIBRARY = ("client", "handlers", "receiver", "puller", "application", "testing")
+LIBRARY = ("client", "handlers", "receiver", "puller", "application", "run", "testing")
 """The packages of the library. They log by `logging`, because the application chooses where its log goes."""
 LIBRARY_NEEDS = {"aiohttp", "click", "msgspec", "multidict", "yarl"}
 """What the library installs that its modules import; the last two come with aiohttp."""
@@ -80,6 +80,7 @@ QUALIFIED_BY_PACKAGE = {
     "progress": "bulk measures the progress of a job, cli shows it",
     "schedules": "store has the scripts, api the handlers, cli the commands",
     "task": "core has the task that the store holds, handlers the one that a handler is called for",
+    "run": "bulk has the run of a job, cli the command",
     "server": "api has the HTTP server, embedded the store's",
     "store": "bulk has the transport, embedded starts and stops the server",
     "tasks": "store has the scripts, api the handlers, cli the commands",

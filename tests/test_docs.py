@@ -202,7 +202,7 @@ def test_the_rules_pass_promtool(arguments: list[str]) -> None:
 # The log
 
 
-LIBRARY_PACKAGES = {"handlers", "in_process", "puller", "receiver"}
+LIBRARY_PACKAGES = {"handlers", "in_process", "puller", "receiver", "run"}
 """Packages that run in applications. They log sentences by `logging`, as applications do."""
 
 

@@ -15,7 +15,7 @@ import click
 
 from later.cli.console import notify
 from later.core.errors import ConfigError, LaterError
-from later.signals import handled_signals, signal_handlers
+from later.signals import TERMINATION_SIGNALS, handled_signals, signal_handlers
 
 
 class ExitStatus(NamedTuple):
@@ -56,7 +56,8 @@ def handle_termination_signals() -> Iterator[None]:
         received.append(number)
         raise KeyboardInterrupt
 
-    with signal_handlers(dict.fromkeys(handled_signals((signal.SIGTERM, signal.SIGHUP)), interrupt)):
+    numbers = [number for number in TERMINATION_SIGNALS if number != signal.SIGINT]
+    with signal_handlers(dict.fromkeys(handled_signals(numbers), interrupt)):
         try:
             yield
         except BaseException as error:  # also an error after the signal, such as a write to a terminal that has gone

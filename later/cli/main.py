@@ -8,7 +8,7 @@ from io import TextIOWrapper
 
 from later.startup import INTERRUPTED, exit_on_interrupt, exit_on_termination, raise_on_interrupt
 
-DAEMONS = ("up", "serve", "worker", "dev")
+DAEMONS = ("up", "serve", "worker", "dev", "run")
 """The commands that a signal stops with status 0."""
 
 

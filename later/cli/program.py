@@ -47,6 +47,7 @@ COMMANDS = {
     "release": LazyCommand("later.cli.commands.claims:release", "Give claimed tasks back."),
     "extend": LazyCommand("later.cli.commands.claims:extend", "Keep claimed tasks for longer."),
     "work": LazyCommand("later.cli.commands.work:work", "Run a command for each task of a pulled topic."),
+    "run": LazyCommand("later.cli.commands.run:run", "Run the handlers of a Python application."),
     "topics": LazyCommand("later.cli.commands.topics:topics", "Show, pause and purge topics, and set their policies."),
     "namespaces": LazyCommand("later.cli.commands.topics:namespaces", "Set the policies of namespaces."),
     "schedules": LazyCommand(

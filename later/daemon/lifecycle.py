@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
+import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-
-import structlog
+from contextlib import suppress
+from functools import partial
 
 from later.core.errors import LaterError
+from later.signals import TERMINATION_SIGNALS
 
-log = structlog.get_logger("later.daemon")
+log = logging.getLogger("later.daemon")
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HANGUP = getattr(signal, "SIGHUP", None)
+"""The signal of a terminal that closes. Windows has none."""
+STOP_SIGNALS = tuple(number for number in TERMINATION_SIGNALS if number != HANGUP)
 GC_THRESHOLD = 20_000
 """Objects that are made between two collections of the youngest generation. A few tasks of a batch reach Python's
 default of 700; the whole batch would be scanned again and again, which takes a fifth of its time."""
@@ -35,14 +40,13 @@ class Lifecycle:
 
     async def run(self, start: Callable[[], Coroutine[None, None, None]], stop: Callable[[], Awaitable[None]]) -> int:
         """Run until a signal or a failure; return the exit status. Raises an error of `start` or `fail`."""
-        loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self.on_signal, number)
-        if self._reload is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
-        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            _handle_in_loop(number, partial(self.on_signal, number))
+        if HANGUP is not None and self._reload is not None:
+            _handle_in_loop(HANGUP, self._reload)
+        elif HANGUP is not None and signal.getsignal(HANGUP) is not signal.SIG_IGN:  # as under nohup
             # A terminal that closes may send it twice, by its shell and by itself: that must not force the exit.
-            loop.add_signal_handler(signal.SIGHUP, self.request_stop)
+            _handle_in_loop(HANGUP, self.request_stop)
         starting = asyncio.create_task(start())
         requested = asyncio.create_task(self._stop_requested.wait())
         try:
@@ -85,24 +89,37 @@ async def wait_for_all(*steps: Awaitable[object]) -> None:
             raise result
 
 
-def run_in_loop(work: Coroutine[None, None, int]) -> int:
-    """Run `work` in a new event loop, which is uvloop's if it is installed: a fifth more creates a second.
+def _handle_in_loop(number: int, handler: Callable[[], None]) -> None:
+    """Let the running loop call a handler of a signal."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(number, handler)
+    except NotImplementedError:  # on Windows
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(handler))
 
-    It is all that the process does: afterwards, signals that stop a daemon are ignored.
-    """
+
+def run_in_loop(work: Coroutine[None, None, int]) -> int:
+    """Run the `work` of a daemon in a new event loop. It is all that the process does."""
     gc.collect()
     gc.freeze()  # imported modules stay as long as the process does
     gc.set_threshold(GC_THRESHOLD)
+    return run_until_stopped(work)
+
+
+def run_until_stopped(work: Coroutine[None, None, int]) -> int:
+    """Run `work` in a new event loop, which is uvloop's if it is installed: a fifth more creates a second.
+
+    Afterwards, signals that stop a daemon are ignored.
+    """
     try:
-        import uvloop  # noqa: PLC0415  # it is not there on every platform
+        loop_factory = importlib.import_module("uvloop").new_event_loop  # it is not there on every platform
     except ImportError:
         loop_factory = None
-    else:
-        loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         try:
             return runner.run(work)
         finally:  # the loop restores the default handlers when it closes, and those end the process by the signal
-            for number in (*STOP_SIGNALS, signal.SIGHUP):
-                runner.get_loop().remove_signal_handler(number)
+            for number in TERMINATION_SIGNALS:
+                with suppress(NotImplementedError):  # on Windows
+                    runner.get_loop().remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)

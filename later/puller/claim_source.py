@@ -34,9 +34,12 @@ class ClaimSource(Protocol):
     """How long a lease lasts, unless it is extended."""
 
     async def claim(self, topics: Sequence[str], limit: int, wait_s: float) -> list[HandlerClaim]:
-        """HandlerClaim up to `limit` tasks of these topics; if none is due, wait for one up to `wait_s`.
+        """Claim up to `limit` tasks of these topics; if none is due, wait for one up to `wait_s`.
 
         If it is cancelled, leases that it has got are given back.
+
+        Raises:
+            Conflict, NotAllowed: one of the topics is pushed, or not for this key. No task is claimed.
         """
         ...
 

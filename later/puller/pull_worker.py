@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from later.core.errors import LaterError, NotAllowed, NotKnown, Refused
+from later.core.errors import Conflict, LaterError, NotAllowed, NotKnown, Refused, Unavailable
 from later.core.retry import Outcome
 from later.handlers.dispatch import HandlerDispatcher
 from later.handlers.handler import Handler
@@ -21,6 +21,8 @@ POLL_S = 20.0
 """How long a claim waits for tasks."""
 RETRY_S = 1.0
 """The pause after a call that failed."""
+RECHECK_S = 5.0
+"""How long a topic is left out that cannot be claimed: its policy may change."""
 EXTENSIONS = 3
 """How often a lease is extended within its length."""
 
@@ -39,6 +41,8 @@ class PullWorker:
         self._runs: dict[asyncio.Task[None], tuple[HandlerClaim, Handler[Any]]] = {}
         self._lost: set[str] = set()
         """The leases of runs that were cancelled because they were lost."""
+        self._left_out: dict[str, float] = {}
+        """Topics that could not be claimed, and when (s, monotonic) they are tried again."""
         self._freed = {handler: asyncio.Event() for handler in handlers}
         self._is_away = False
         """True if the last call failed, which is logged once."""
@@ -67,15 +71,19 @@ class PullWorker:
         return sum(running is handler for _, running in self._runs.values())
 
     async def _serve(self, handler: Handler[Any]) -> None:
-        """HandlerClaim tasks for a handler as it has free slots."""
+        """Claim tasks for a handler as it has free slots."""
         while True:
-            free = min(handler.slots.free, handler.concurrency - self.count_runs(handler))
-            if free <= 0:
+            if self._free(handler) <= 0:
                 self._freed[handler].clear()
                 await self._freed[handler].wait()
                 continue
+            now = time.monotonic()
+            topics = [topic for topic in handler.topics if self._left_out.get(topic, now) <= now]
+            if not topics:
+                await asyncio.sleep(RECHECK_S)
+                continue
             try:
-                claims = await self._source.claim(handler.topics, free, POLL_S)
+                await self._claim(handler, topics)
             except LaterError as error:
                 self._note_failure(error)
                 await asyncio.sleep(RETRY_S)
@@ -83,15 +91,57 @@ class PullWorker:
             if self._is_away:
                 self._is_away = False
                 log.info("later answers again")
-            for claim in claims:
-                run = asyncio.create_task(self._run(claim))
-                self._runs[run] = (claim, handler)
-                run.add_done_callback(self._forget)
+
+    def _free(self, handler: Handler[Any]) -> int:
+        return min(handler.slots.free, handler.concurrency - self.count_runs(handler))
+
+    async def _claim(self, handler: Handler[Any], topics: Sequence[str]) -> None:
+        """Claim tasks of a handler's topics, and run them.
+
+        A topic that cannot be claimed, because it is pushed or not for this key, must not keep the others from it: then
+        each is tried alone.
+        """
+        wait_s = POLL_S if len(topics) == len(handler.topics) else RECHECK_S
+        try:
+            self._start_runs(handler, await self._source.claim(topics, self._free(handler), wait_s))
+            self._note_claimable(topics)
+            return
+        except (Conflict, NotAllowed) as error:
+            if len(topics) == 1:
+                self._leave_out(topics[0], error)
+                return
+        for topic in topics:
+            try:
+                if self._free(handler) > 0:
+                    self._start_runs(handler, await self._source.claim([topic], self._free(handler), 0))
+                    self._note_claimable([topic])
+            except (Conflict, NotAllowed) as error:
+                self._leave_out(topic, error)
+
+    def _start_runs(self, handler: Handler[Any], claims: Sequence[HandlerClaim]) -> None:
+        for claim in claims:
+            run = asyncio.create_task(self._run(claim))
+            self._runs[run] = (claim, handler)
+            run.add_done_callback(self._forget)
+
+    def _leave_out(self, topic: str, error: LaterError) -> None:
+        if topic not in self._left_out and isinstance(error, Conflict):
+            text = "the topic %s is pushed, so its tasks are not claimed: later topics set %s --deliver pull"
+            log.warning(text, topic, topic)
+        elif topic not in self._left_out:
+            log.warning("tasks of the topic %s cannot be claimed: %s", topic, error)
+        self._left_out[topic] = time.monotonic() + RECHECK_S
+
+    def _note_claimable(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            if self._left_out.pop(topic, None) is not None:
+                log.info("tasks of the topic %s can be claimed now", topic)
 
     def _note_failure(self, error: LaterError) -> None:
         if not self._is_away:
             self._is_away = True
-            log.warning("later does not answer, trying on: %s", error)
+            text = "later does not answer, trying on: %s" if isinstance(error, Unavailable) else "later refuses: %s"
+            log.warning(text, error)
 
     def _forget(self, run: asyncio.Task[None]) -> None:
         claim, handler = self._runs.pop(run)
@@ -157,9 +207,12 @@ class PullWorker:
     async def _drain(self, drain_s: float) -> None:
         try:
             if self._runs:
+                log.info("stopping: %d tasks have %g s to end", len(self._runs), drain_s)
                 await asyncio.wait(self._runs, timeout=drain_s)
         finally:
             left = list(self._runs)
+            if left:
+                log.warning("%d tasks have not ended: they are given back, unless a thread still does them", len(left))
             for run in left:
                 run.cancel()
             await asyncio.gather(*left, return_exceptions=True)

@@ -88,7 +88,7 @@ def test_main_exits_without_waiting_for_the_threads_of_a_daemon(monkeypatch: pyt
 
 
 def test_signals_stop_every_daemon_from_its_start_on() -> None:
-    assert set(DAEMONS) == DAEMON_COMMANDS
+    assert set(DAEMONS) == DAEMON_COMMANDS | {"run"}
 
 
 def test_a_root_key_in_place_of_its_file_is_not_shown(daemons: DaemonRuns, capsys: Capture) -> None:

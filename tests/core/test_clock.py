@@ -206,7 +206,6 @@ class TestSuspendedMachine:
         clocks.measure(to_store_us=0, from_store_us=1_500_000)
         assert clocks.contains_true_time()
 
-
     @each_case("asleep_us", [60_000, SECOND_US, HOUR_US])
     def test_the_time_is_not_early_if_it_was_suspended_while_the_answer_came(
         self, clocks: SimulatedClocks, asleep_us: int

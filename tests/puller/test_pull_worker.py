@@ -7,14 +7,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from later.core.errors import Refused, Unavailable
+from later.core.errors import LaterError, NotAllowed, PushedTopic, Refused, Unavailable
 from later.core.retry import Outcome, OutcomeKind
 from later.handlers.dispatch import HandlerDispatcher
 from later.handlers.handler import Handler
@@ -22,6 +22,7 @@ from later.handlers.registry import Handlers
 from later.puller import pull_worker
 from later.puller.claim_source import HandlerClaim, LeaseDeadline
 from later.puller.pull_worker import PullWorker
+from tests.cases import each_case
 from tests.handlers.tasks import task_of
 
 
@@ -37,6 +38,7 @@ class FakeClaims:
         self.extended: Counter[str] = Counter()
         self.lost: set[str] = set()
         self.failures = 0
+        self.refused: dict[str, LaterError] = {}
         self._changed = asyncio.Event()
 
     def add(self, topic: str, *ids: str) -> None:
@@ -58,11 +60,18 @@ class FakeClaims:
         self.limits.append(limit)
         while True:
             for topic in topics:
+                if topic in self.refused:
+                    raise self.refused[topic]
+            for topic in topics:
                 ids = self.waiting.get(topic, [])[:limit]
                 if ids:
                     del self.waiting[topic][: len(ids)]
                     return [self._claim(topic, id) for id in ids]
-            await self._changed.wait()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                return []
 
     def _claim(self, topic: str, id: str) -> HandlerClaim:
         deadline = LeaseDeadline(self, id, time.monotonic())
@@ -101,9 +110,24 @@ async def working(handlers: Handlers, claims: FakeClaims, drain_s: float = 0) ->
     dispatcher.close()
 
 
+@contextmanager
+def logged(lines: list[str]) -> Iterator[None]:
+    """Add what the worker logs meanwhile."""
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]  # it keeps nothing else
+    pull_worker.log.addHandler(handler)
+    pull_worker.log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        pull_worker.log.removeHandler(handler)
+        pull_worker.log.setLevel(logging.NOTSET)
+
+
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull_worker, "RETRY_S", 0.001)
+    monkeypatch.setattr(pull_worker, "RECHECK_S", 0.001)
 
 
 async def test_a_stuck_handler_holds_one_task_and_no_other_topic() -> None:
@@ -316,3 +340,33 @@ async def test_an_outcome_that_is_being_told_at_a_stop_is_not_given_back() -> No
         await claims.wait(lambda: claims.settled)
         assert handler.slots.free == handler.concurrency
     assert claims.given_back == []
+
+
+@each_case(
+    ("error", "warning"),
+    [
+        (
+            PushedTopic("old"),
+            "the topic old is pushed, so its tasks are not claimed: later topics set old --deliver pull",
+        ),
+        (NotAllowed("not this key", reason="namespace"), "tasks of the topic old cannot be claimed: not this key"),
+    ],
+)
+async def test_a_topic_that_cannot_be_claimed_is_named_once_and_holds_up_no_other_of_its_handler(
+    error: LaterError, warning: str
+) -> None:
+    handlers, claims, lines = Handlers(), FakeClaims(), list[str]()
+    handlers.handler("work", aliases=["old", "older"])(lambda: None)
+    claims.refused["old"] = error
+    with logged(lines):
+        async with working(handlers, claims):
+            claims.add("old", "o")
+            claims.add("work", "a")
+            claims.add("older", "b")
+            await claims.wait(lambda: len(claims.settled) == 2)
+            claims.add("work", *map(str, range(50)))
+            await claims.wait(lambda: len(claims.settled) == 52)
+            assert claims.waiting["old"] == ["o"]
+            del claims.refused["old"]
+            await claims.wait(lambda: "o" in claims.settled)
+    assert lines == [warning, "tasks of the topic old can be claimed now"]

@@ -1,0 +1,1 @@
+"""`later run`: the pull worker of an application as a program, of one process or of several."""

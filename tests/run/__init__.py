@@ -1,0 +1,1 @@
+"""Tests of `later run`, without processes."""
