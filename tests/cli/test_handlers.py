@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from later.client import Client
 from tests.cases import each_case
 from tests.cli.api_stub import Capture, exit_code_of
 from tests.client.api_servers import ApiServer, api_server
@@ -34,8 +35,8 @@ async def remind(reminder: Remind) -> None: ...
 @remind.on_dead
 async def gave_up(dead: Info) -> None: ...
 
-@shop.handler
-def tick() -> None: ...
+@shop.every("1h", jitter="5m", payload=7)
+def tick(number: int) -> None: ...
 
 wrong = Later("{url}")
 
@@ -44,6 +45,9 @@ def wishes(number: int) -> None: ...
 
 @wrong.handler("b")
 def takes(number: "Missing") -> None: ...
+
+@wrong.every(60, id="x")
+def needs(number: int) -> None: ...
 
 @wrong.handler("c")
 def is_well(number: int) -> None: ...
@@ -87,12 +91,12 @@ def test_the_handlers_of_an_application_are_listed_with_their_types(module: str,
     assert remind == {
         "topic": f"{module}/remind", "aliases": [f"{module}/old"], "payload": "handled.Remind", "concurrency": 4,
         "timeout": 90.0, "strict": False,
-        "policy": {"retry": 5, "timeout": "30s", "on_dead": f"{module}/remind.on_dead"},
+        "policy": {"retry": 5, "timeout": "30s", "on_dead": f"{module}/remind.on_dead"}, "schedules": [],
     }  # fmt: skip
-    assert (gave_up["payload"], tick["payload"]) == ("later.client.answers.Info", None)
+    assert (gave_up["payload"], tick["schedules"]) == ("later.client.answers.Info", [f"{module}:tick"])
     assert exit_code_of("handlers", "list", "handled:tasks") == 0
     headers, first, *_ = capsys.readouterr().out.splitlines()
-    assert headers.split() == ["topic", "aliases", "payload", "concurrency", "timeout", "wishes"]
+    assert headers.split() == ["topic", "aliases", "payload", "concurrency", "timeout", "wishes", "schedules"]
     assert first.split()[2:5] == ["handled.Remind", "4", "90s"]
     assert exit_code_of("handlers", "list", "handled:wrong") == 1
     assert "the annotation 'Missing' of number cannot be resolved" in capsys.readouterr().err
@@ -103,11 +107,12 @@ def test_check_names_each_handler_that_is_wrong(capsys: Capture) -> None:
     assert capsys.readouterr().out == "all 3 handlers are well\n"
     assert exit_code_of("handlers", "check", "handled:wrong") == 1
     printed = capsys.readouterr()
-    assert printed.out == "2 of 3 handlers are wrong\n"
-    first, second = printed.err.splitlines()
+    assert printed.out == "3 of 4 handlers are wrong\n"
+    first, second, third = printed.err.splitlines()
     assert first.startswith("later: a: rety: no field of a policy; there are ")
     assert first.endswith("did you mean retry?")
     assert "the annotation 'Missing' of number cannot be resolved" in second
+    assert third == "later: needs: its handler takes a payload: declare its schedule with payload=…"
 
 
 def test_apply_shows_what_differs_asks_and_sets_it(
@@ -126,17 +131,37 @@ def test_apply_shows_what_differs_asks_and_sets_it(
         [f"{module}/remind", "timeout", "15s", "30s"],
         [f"{module}/remind", "on_dead", "-", f"{module}/remind.on_dead"],
         [f"{module}/remind.on_dead", "callback", "-", "http://app.example/later"],
+        [],
+        ["schedule", "field", "now", "wish"],
+        [f"{module}:tick", "content", "-", "7"],
+        [f"{module}:tick", "every", "-", "1h"],
+        [f"{module}:tick", "jitter", "-", "5m"],
+        [f"{module}:tick", "callback", "-", "http://app.example/later"],
+        [f"{module}:tick", "topic", "-", f"{module}/tick"],
     ]
     status, printed, _ = apply("--dry-run", "--json")
     shown = json.loads(printed)
-    assert (status, shown["applied"], len(shown["changes"])) == (0, False, 4)
-    assert shown["changes"][1] == {"topic": f"{module}/remind", "field": "timeout", "before": 15, "after": 30}
+    assert (status, shown["applied"], len(shown["policies"]), len(shown["schedules"])) == (0, False, 4, 5)
+    assert shown["policies"][1] == {"topic": f"{module}/remind", "field": "timeout", "before": 15, "after": 30}
+    assert shown["schedules"][1] == {"id": f"{module}:tick", "field": "every", "before": None, "after": 3600}
     status, _, asked = apply(answer="n")
-    assert (status, "set 4 fields of 2 topics?" in asked, "nothing was set" in asked) == (1, True, True)
+    question = "set 4 fields of 2 topics and 5 fields of 1 schedule?"
+    assert (status, question in asked, "nothing was set" in asked) == (1, True, True)
     status, printed, asked = apply(answer="y")
-    assert (status, printed.endswith("4 fields of 2 topics set\n"), "warning" in asked) == (0, True, False)
-    assert apply()[:2] == (0, "all policies are as the handlers wish\n")
-    assert apply("--yes", "--json")[:2] == (0, '{"changes": [], "applied": false}\n')
+    assert status == 0
+    assert printed.endswith("4 fields of 2 topics and 5 fields of 1 schedule set\n")
+    assert "warning" not in asked
+    assert apply() == (0, "all policies and schedules are as the handlers wish\n", "")
+    status, printed, _ = apply("--yes", "--json")
+    assert json.loads(printed) == {"policies": [], "schedules": [], "undeclared": [], "applied": False}
+
+
+def test_a_schedule_whose_declaration_is_gone_is_named(module: str, api: ApiServer, capsys: Capture) -> None:
+    with Client(api.url) as client:
+        client.put_schedule(f"{module}:old", topic=f"{module}/tick", every=60, callback="http://app.example/")
+    assert exit_code_of("handlers", "apply", "handled:tasks", "--dry-run") == 0
+    named = f"no handler declares the schedule {module}:old of its topic: `later schedules delete {module}:old` ends it"
+    assert named in capsys.readouterr().err
 
 
 @each_case(

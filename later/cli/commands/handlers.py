@@ -6,7 +6,8 @@ import inspect
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import click
 
@@ -17,13 +18,14 @@ from later.cli.application_option import (
     application_options,
     load_application,
 )
-from later.cli.console import notify, printable
+from later.cli.console import notify
 from later.cli.groups import OrderedGroup
 from later.cli.options import examples, json_lines_option, json_option
 from later.cli.policy_options import format_field
 from later.cli.tables import print_text_table
 from later.core.durations import duration_literal
 from later.core.errors import LaterError
+from later.handlers.declared_schedules import ScheduleChange
 from later.handlers.handler import Handler
 from later.handlers.policy_wishes import PolicyChange, check_wish, fields_to_set
 
@@ -31,6 +33,8 @@ ABOUT_MODULE = (
     "APP is MODULE:ATTRIBUTE, such as shop.tasks:tasks: a Later, or a function that returns one. The module is "
     "imported from the current directory, or from where Python finds others. Nothing is connected."
 )
+MAX_SHOWN_CHARS = 60
+"""The longest value of a schedule in a table, such as its payload."""
 
 
 @click.group(cls=OrderedGroup)
@@ -47,8 +51,8 @@ def handlers() -> None:
 def list_handlers(*, app: str, as_json: bool) -> int:
     """List an application's handlers.
 
-    Shows of each its topics, its payload, how many run at a time in a process, its timeout, and what it wishes of its
-    topic's policy.
+    Shows of each its topics, its payload, how many run at a time in a process, its timeout, what it wishes of its
+    topic's policy, and its schedules.
     """
     application = load_application(app)
     try:
@@ -67,10 +71,11 @@ def list_handlers(*, app: str, as_json: bool) -> int:
             str(fields["concurrency"]),
             "-" if fields["timeout"] is None else duration_literal(fields["timeout"]),
             ", ".join(f"{name} {value}" for name, value in fields["policy"].items()) or "-",
+            ", ".join(fields["schedules"]) or "-",
         )
         for fields in shown
     ]
-    print_text_table(("topic", "aliases", "payload", "concurrency", "timeout", "wishes"), rows)
+    print_text_table(("topic", "aliases", "payload", "concurrency", "timeout", "wishes", "schedules"), rows)
     return 0
 
 
@@ -87,6 +92,7 @@ def _handler_json(handler: Handler[Any]) -> dict[str, Any]:
         "strict": handler.strict,
         "policy": {name: value if isinstance(value, int | float | str) else str(value)
                    for name, value in handler.policy.items()},
+        "schedules": [schedule.id for schedule in handler.schedules.values()],
     }  # fmt: skip
 
 
@@ -101,8 +107,8 @@ def _handler_json(handler: Handler[Any]) -> dict[str, Any]:
 def check_handlers(*, app: str) -> int:
     """Check an application's handlers.
 
-    Resolves the types of all payloads and dependencies, and checks the fields of policies that are wished. Says of each
-    handler that is wrong what to change.
+    Resolves the types of all payloads and dependencies, and checks the fields of policies that are wished and the
+    payloads of schedules. Says of each handler that is wrong what to change.
     """
     application = load_application(app)
     faults = [fault for handler in application for fault in _faults_of(handler)]
@@ -117,6 +123,8 @@ def _faults_of(handler: Handler[Any]) -> list[str]:
     try:
         handler.check()
         check_wish(handler.topic, handler.policy)
+        for schedule in handler.schedules.values():
+            handler.schedule_content(schedule)
     except (TypeError, LaterError) as error:
         return [str(error)]
     return []
@@ -136,60 +144,124 @@ def _faults_of(handler: Handler[Any]) -> list[str]:
 @json_option
 @application_options
 def apply(*, application: Later, yes: bool, dry_run: bool, as_json: bool) -> int:
-    """Set what an application's handlers wish of their topics' policies.
+    """Set what an application's handlers wish of their topics' policies, and put the schedules that they declare.
 
-    Shows the fields that differ, and asks. For a deployment: handlers set nothing by themselves, because operators set
-    policies, too. Fields that no handler wishes stay as they are.
+    Shows what differs, and asks. For a deployment: handlers set nothing by themselves, because operators do so, too.
+    Fields that no handler wishes stay as they are, and schedules that no handler declares are named.
     """
-    changes = application.apply_policies_sync(dry_run=True)
+    differing = _differences(application)
     if not as_json:
-        _print_changes(changes)
-    is_applied = bool(changes) and not dry_run and _may_apply(changes, yes=yes)
+        _print_differences(differing)
+    is_applied = differing.total > 0 and not dry_run and _may_apply(differing, yes=yes)
     if is_applied:
-        _set(application, changes)
+        _apply(application, differing)
     if as_json:
-        print(json.dumps({"changes": [change._asdict() for change in changes], "applied": is_applied}))
+        shown = {
+            "policies": [change._asdict() for change in differing.policies],
+            "schedules": [change._asdict() for change in differing.schedules],
+            "undeclared": differing.undeclared,
+            "applied": is_applied,
+        }
+        print(json.dumps(shown, default=_format_time))
     elif is_applied:
-        print(f"{_count(changes)} set")
-    return 0 if is_applied or dry_run or not changes else 1
+        print(f"{differing} set")
+    return 0 if is_applied or dry_run or not differing.total else 1
 
 
-def _print_changes(changes: Sequence[PolicyChange]) -> None:
-    if not changes:
-        print("all policies are as the handlers wish")
-        return
-    rows = [
-        (change.topic, change.field, _format(change.field, change.before), _format(change.field, change.after))
-        for change in changes
-    ]
-    print_text_table(("topic", "field", "now", "wish"), rows)
+class Differences(NamedTuple):
+    """The fields of policies and schedules that differ from what handlers say, and the schedules that none declares."""
+
+    policies: Sequence[PolicyChange]
+    schedules: Sequence[ScheduleChange]
+    undeclared: Sequence[str]
+
+    @property
+    def total(self) -> int:
+        return len(self.policies) + len(self.schedules)
+
+    def __str__(self) -> str:
+        """`3 fields of 1 topic, 2 of 1 schedule`."""
+        topics = len({change.topic for change in self.policies})
+        schedules = len({change.id for change in self.schedules})
+        counts = [(len(self.policies), topics, "topic"), (len(self.schedules), schedules, "schedule")]
+        parts = [f"{_plural(fields, 'field')} of {_plural(count, name)}" for fields, count, name in counts if fields]
+        return " and ".join(parts)
 
 
-def _format(field: str, value: object) -> str:
+def _differences(application: Later) -> Differences:
+    """Compare what handlers say with what applies. Raises LaterError, also if a declaration is wrong."""
+    policies = application.apply_policies_sync(dry_run=True)
+    try:
+        schedules = application.apply_schedules_sync(dry_run=True)
+    except (TypeError, ValueError) as error:
+        raise LaterError(str(error)) from None
+    return Differences(policies, schedules, [found.id for found in application.undeclared_schedules_sync()])
+
+
+def _print_differences(differing: Differences) -> None:
+    if differing.policies:
+        rows = [
+            (change.topic, change.field, _format_policy(change.field, change.before),
+             _format_policy(change.field, change.after))
+            for change in differing.policies
+        ]  # fmt: skip
+        print_text_table(("topic", "field", "now", "wish"), rows)
+    if differing.schedules:
+        if differing.policies:
+            print()
+        rows = [
+            (change.id, change.field, _format_value(change.field, change.before),
+             _format_value(change.field, change.after))
+            for change in differing.schedules
+        ]  # fmt: skip
+        print_text_table(("schedule", "field", "now", "wish"), rows)
+    if not differing.total:
+        print("all policies and schedules are as the handlers wish")
+    for id in differing.undeclared:
+        notify(f"no handler declares the schedule {id} of its topic: `later schedules delete {id}` ends it")
+
+
+def _format_policy(field: str, value: object) -> str:
     return "-" if value is None else format_field(field, value)
 
 
-def _may_apply(changes: Sequence[PolicyChange], *, yes: bool) -> bool:
+def _format_value(field: str, value: Any) -> str:
+    """Format a field's value of a schedule."""
+    if value is None:
+        return "-"
+    if field in ("every", "jitter", "ttl", "remember"):
+        return duration_literal(value)
+    text = _format_time(value) if isinstance(value, datetime) else str(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
+
+
+def _format_time(time: datetime) -> str:
+    return time.isoformat()
+
+
+def _may_apply(differing: Differences, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
         raise click.UsageError("No terminal to ask on: use --yes to set without asking, or --dry-run to set nothing.")
-    if click.confirm(f"set {_count(changes)}?", err=True):
+    if click.confirm(f"set {differing}?", err=True):
         return True
     notify("nothing was set")
     return False
 
 
-def _set(application: Later, changes: Sequence[PolicyChange]) -> None:
-    for topic, fields in fields_to_set(changes):
+def _apply(application: Later, differing: Differences) -> None:
+    """Set the policies first: they say whether a topic's schedules have a callback."""
+    for topic, fields in fields_to_set(differing.policies):
         try:
             settings = application.client_sync.set_policy(topic, fields)
         except LaterError as error:
             raise LaterError(f"{topic}: {error}") from None
         if (warning := settings.get("warning")) is not None:
-            notify(printable(f"{topic}: warning: {warning}"))
+            notify(f"{topic}: warning: {warning}")
+    if differing.schedules:
+        application.apply_schedules_sync()
 
 
-def _count(changes: Sequence[PolicyChange]) -> str:
-    fields, topics = len(changes), len({change.topic for change in changes})
-    return f"{fields} field{'' if fields == 1 else 's'} of {topics} topic{'' if topics == 1 else 's'}"
+def _plural(count: int, name: str) -> str:
+    return f"{count} {name}{'' if count == 1 else 's'}"
