@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from functools import lru_cache
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
@@ -28,6 +29,8 @@ EXPECTED_CRON = 'five fields like "0 9 * * 1-5", or @hourly, @daily, @weekly, @m
 EXPECTED_ZONE = "the name of a time zone, such as Europe/Berlin"
 FIELDS = 5
 MAX_CRON_CHARS = 255
+MIN_CLOSENESS = 0.75
+"""How much of a misspelt zone and of the one that it means is equal, at least."""
 
 _EPOCH = datetime(1970, 1, 1)
 _MS = timedelta(milliseconds=1)
@@ -77,13 +80,31 @@ def _never(text: str) -> Refused:
 
 @lru_cache(maxsize=1024)
 def find_zone(name: str) -> ZoneInfo:
-    """Return the time zone of this name. Raises Refused."""
+    """Return the time zone of this name. Raises Refused, which names the zone that is probably meant."""
     if _ZONE.fullmatch(name) is None:
         raise refusal("zone", name, EXPECTED_ZONE)
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError):  # a folder of zones, another file, no such zone
-        raise refusal("zone", name, EXPECTED_ZONE) from None
+        nearest = _nearest_zone(name)
+        question = f"; did you mean {nearest}?" if nearest else ""
+        raise Refused(f"{refusal('zone', name, EXPECTED_ZONE)}{question}", "zone") from None
+
+
+@lru_cache(maxsize=1024)
+def _nearest_zone(name: str) -> str | None:
+    """Return the zone whose name, or the last part of it, is most like this one: `Berlin` is `Europe/Berlin`."""
+    names = _names_of_zones()
+    nearest = get_close_matches(name.lower(), names, 1, MIN_CLOSENESS)
+    return names[nearest[0]] if nearest else None
+
+
+@lru_cache(maxsize=1)
+def _names_of_zones() -> dict[str, str]:
+    """Return the names of all zones by how people write them: in lower case, and without the first part."""
+    zones = sorted(name for name in available_timezones() if _ZONE.fullmatch(name))
+    cities = {zone.rpartition("/")[2].lower(): zone for zone in reversed(zones) if zone.count("/") == 1}
+    return cities | {zone.lower(): zone for zone in zones}
 
 
 class CronTimes:

@@ -189,3 +189,19 @@ def test_a_schedule_that_fires_once_in_28_years_is_found() -> None:
     found = times("0 0 29 2 */7", "Europe/Berlin", "2026-01-01T00:00:00Z", 10)
     assert found[:2] == ["2032-02-28T23:00:00Z", "2060-02-28T23:00:00Z"]
     assert len(found) == 10
+
+
+@each_case(
+    ("zone", "nearest"),
+    [
+        ("Europe/Berln", "Europe/Berlin"),
+        ("europe/berlin", "Europe/Berlin"),
+        ("Berlin", "Europe/Berlin"),
+        ("New_York", "America/New_York"),
+        ("Asia/Calcuta", "Asia/Calcutta"),
+        ("utc", "UTC"),
+    ],
+)
+def test_a_misspelt_zone_is_refused_with_the_one_that_is_meant(zone: str, nearest: str) -> None:
+    with pytest.raises(Refused, match=rf"; did you mean {nearest}\?$"):
+        find_zone(zone)
