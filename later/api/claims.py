@@ -28,7 +28,7 @@ from later.api.requests import read_body
 from later.api.response_schemas import ClaimResponse, claimed_task_view
 from later.api.server import watch_connection
 from later.api.task_answers import BytesInAnswers, is_sent
-from later.core.errors import LaterError, PushedTopic
+from later.core.errors import LaterError, PushedTopic, unknown_after
 from later.core.lease import MAX_CLAIMED
 from later.core.policy import Deliver
 from later.metrics import Metrics
@@ -89,7 +89,8 @@ class ClaimHandlers:
             if body.done or body.failed:
                 lost, tasks = await self._finish_tasks(request, body, wanted)
             if tasks is None or (not tasks and wanted.wait_s):
-                tasks = await self.claim_tasks(wanted, partial(watch_connection, request))
+                with unknown_after(bool(body.done or body.failed)):
+                    tasks = await self.claim_tasks(wanted, partial(watch_connection, request))
             if not tasks:
                 return json_response(ClaimResponse(tasks=[], lost=lost))
             answer.count(sum([len(pulled.task.content) for pulled in tasks]))
@@ -97,7 +98,8 @@ class ClaimHandlers:
             try:
                 if wanted.wait_s:
                     self._metrics.consumers.wait_duration.observe(perf_counter() - started)
-                    await self._authorization.judge_again(request[CALLER])
+                    with unknown_after(bool(body.done or body.failed)):
+                        await self._authorization.judge_again(request[CALLER])
                 response = json_response(ClaimResponse(tasks=[*map(claimed_task_view, tasks)], lost=lost))
                 sent = await is_sent(request, response)
             finally:
@@ -146,20 +148,21 @@ class ClaimHandlers:
         self._authorization.charge_batch(request[CALLER], len(done) + len(nacks) + 1)
         nacked = {token: lease for token, lease in nacked.items() if token not in acked}
         lost = lost_tokens([*nacks], nacked, await self.leases.nack_leases(nacked, nacks))
-        await self._store.policies.current()
-        try:
-            pull = self._pull_request(wanted) if acked else None
-        except PushedTopic:
-            pull = None
-        if pull is None:
-            return lost_tokens(done, acked, await self.leases.ack_leases(acked)) + lost, None
-        with self._reserve(len(acked)):
-            result = await self._pull_requests(pull._replace(done=[*acked.values()]), LEASE_BYTES * len(acked))
-        try:
-            return lost_tokens(done, acked, result.acked) + lost, result.tasks
-        except LaterError:
-            self._give_back(result.tasks)
-            raise
+        with unknown_after(len(lost) < len(nacks)):
+            await self._store.policies.current()
+            try:
+                pull = self._pull_request(wanted) if acked else None
+            except PushedTopic:
+                pull = None
+            if pull is None:
+                return lost_tokens(done, acked, await self.leases.ack_leases(acked)) + lost, None
+            with self._reserve(len(acked)):
+                result = await self._pull_requests(pull._replace(done=[*acked.values()]), LEASE_BYTES * len(acked))
+            try:
+                return lost_tokens(done, acked, result.acked) + lost, result.tasks
+            except LaterError:
+                self._give_back(result.tasks)
+                raise
 
     def _pull(self, wanted: WantedTasks) -> asyncio.Future[PullResult]:
         """Return the future tasks of a claim, by the policies of this moment. Raises PushedTopic."""

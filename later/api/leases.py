@@ -24,7 +24,7 @@ from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import read_body
 from later.api.response_schemas import AckResponse, ExtendResponse, NackResponse, ReleaseResponse
-from later.core.errors import LaterError
+from later.core.errors import LaterError, unknown_after
 from later.core.lease import Lease, decode_lease
 from later.core.policy_scopes import namespace_from_topic
 from later.core.retry import Nack, SettleTarget, Verdict
@@ -210,12 +210,11 @@ def lost_tokens(tokens: Sequence[str], leases: Leases, answers: Sequence[bool | 
     Raises:
         LaterError: the error of one of them. The same call again is safe, and finds lost what it has done before.
     """
-    kept = set[str]()
-    for token, answer in zip(leases, answers, strict=True):
-        if answer is True:
-            kept.add(token)
-        elif answer:
-            raise answer
+    kept = {token for token, answer in zip(leases, answers, strict=True) if answer is True}
+    for answer in answers:
+        if isinstance(answer, LaterError):
+            with unknown_after(bool(kept)):
+                raise answer
     return [token for token in tokens if token not in kept]
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 
 STORE_FULL_REASON = "the store's memory is full (maxmemory)"
 """The reason of a `StoreDown`, and the beginning of each message about it, while the store accepts no more tasks."""
@@ -155,6 +158,19 @@ class StoreDown(LaterError):
     def __init__(self, reason: str, *, unknown: bool = False) -> None:
         super().__init__(reason)
         self.unknown = unknown
+
+
+@contextmanager
+def unknown_after(changed: bool) -> Iterator[None]:
+    """Run a block whose StoreDown is `unknown` if `changed`: a part of the request was carried out before it."""
+    try:
+        yield
+    except StoreDown as error:
+        if not changed or error.unknown:
+            raise
+        unknown = copy(error)  # others may get the same error
+        unknown.unknown = True
+        raise unknown from error
 
 
 class StoreFull(StoreDown):

@@ -74,7 +74,7 @@ class KeyBook:
         self.shared_read = SharedRead(
             client, "keys_since", self._command, self._accept, monotonic, translate=_as_unavailable
         )
-        self._paced_read = PacedRead(self.shared_read.renew)
+        self._paced_read = PacedRead(self.shared_read.renew, client.timeout_s)
         self.used = set[str]()
         """Ids of keys that were used since `write_uses` was called last."""
         self._minutes_written: dict[str, int] = {}

@@ -56,7 +56,7 @@ class PolicyBook:
         """Topics of which an origin is held, and when (ms) the last of these holds ends."""
         self._read_at = -FRESH_S
         self.shared_read = SharedRead(client, "policies", self._command, self._accept, monotonic)
-        self._paced_read = PacedRead(self.shared_read.renew)
+        self._paced_read = PacedRead(self.shared_read.renew, client.timeout_s)
         self._changing = asyncio.Lock()
 
     async def current(self) -> Policies:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from later.core.clock import Interval
 from later.core.dead_letter_topic import move_dead
-from later.core.errors import LaterError, NotFound
+from later.core.errors import LaterError, NotFound, unknown_after
 from later.core.lease import Lease, lease_of
 from later.core.policy_scopes import Policies
 from later.core.retry import Nack, Verdict, encode_failure, judge_nack, judge_unreadable, judge_unsent
@@ -105,7 +105,8 @@ class Pulls:
                 await self._claim_once(missed, now, None if look else acks)
             except LaterError as error:
                 if not look:
-                    raise
+                    with unknown_after(True in acked or (acks is not None and bool(acks.answers))):
+                        raise
                 for share in missed:
                     share.error = error
             missed = [share for share in missed if share.is_missed(now.low)]

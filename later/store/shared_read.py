@@ -91,7 +91,10 @@ class SharedRead:
         try:
             self._accept(await answer, asked_at)
         except StoreFault as fault:
-            raise self._translate(fault) from fault
+            error = self._translate(fault)
+            if error is fault:  # an error that is its own cause would have no end
+                raise
+            raise error from fault
         except StoreDown as error:
             error.unknown = False  # a read whose answer is lost has changed nothing
             raise
@@ -126,11 +129,13 @@ class JointRead:
 class PacedRead:
     """Runs `read` for callers that want one which begins after their call, one at a time and not too often.
 
-    All callers that wait for the next one share it.
+    All callers that wait for the next one share it, for `timeout_s` at most: it comes after the one that is running,
+    and if the store hangs, each of them takes as long as any call of the store may.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, read: Callable[[], Awaitable[None]], timeout_s: float) -> None:
         self._read = read
+        self._timeout_s = timeout_s
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
         """The read that has not begun, if any."""
@@ -138,11 +143,15 @@ class PacedRead:
         """When (s, by the loop's clock) the next one may begin."""
 
     async def wait(self) -> None:
-        """Wait for a read that begins now or later. Raises: as `read`."""
+        """Wait for a read that begins now or later. Raises: as `read`; StoreDown if it takes too long."""
         if self._next is None:
             self._next = asyncio.create_task(self._run())
             self._next.add_done_callback(_retrieve_error)
-        await asyncio.shield(self._next)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await asyncio.shield(self._next)
+        except TimeoutError:
+            raise StoreDown(f"the store did not answer within {self._timeout_s:g} s") from None
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -147,9 +147,9 @@ async def test_the_time_of_the_store_is_measured_while_a_claim_waits(
     measured: list[int] = []
     observe = Clock.observe
 
-    def observe_and_count(clock: Clock, store_time_us: int, sent_at: float, received_at: float) -> None:
+    def observe_and_count(clock: Clock, store_time_us: int, *when: float) -> None:
         measured.append(store_time_us)
-        observe(clock, store_time_us, sent_at, received_at)
+        observe(clock, store_time_us, *when)
 
     monkeypatch.setattr(Clock, "observe", observe_and_count)
     [claim] = await start_waiting(api)

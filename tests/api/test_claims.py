@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from later.core.clock import rfc3339
+from later.core.errors import StoreDown
 from later.core.policy import Deliver, Policy
 from later.core.task import Task, pack_id
+from later.store.scripts import Command
 from tests.api.api_fixture import ApiFixture, id_per_shard, ok, refusals, serve_api
 from tests.api.callers import NamedCallers, Tenant
 from tests.builders import NOW, a_task
@@ -317,10 +319,40 @@ async def test_after_a_shard_that_is_away_the_same_call_finds_the_rest(api: ApiF
     leases = [task["lease"] for task in await claim(api)]
     api.client.shards_down = [1]
     status, problem = await api.post("/ack", {"leases": leases})
-    assert (status, problem["type"]) == (503, "/problems/store-away")
+    assert (status, problem["type"], problem["unknown"]) == (503, "/problems/store-away", True)
     api.client.shards_down = []
     status, answer = await api.post("/ack", {"leases": leases})
     assert (status, answer["acked"], len(answer["lost"])) == (200, 1, 1)
+
+
+@each_case(
+    "policy, wait, fails_at",
+    [({}, 5, 2), ({"on_done": "events"}, 0, 1), ({}, 0, 0)],
+    ids=["the look while it waits", "the look after an ack of its own", "the ack itself"],
+)
+async def test_a_claim_that_fails_after_its_acks_says_that_they_may_have_been_carried_out(
+    policy: dict[str, object], wait: float, fails_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ack that was not carried out is none: the store refused the connection."""
+    async with serve_api(policy=PULLED, shards=1) as api:
+        if policy:
+            await api.request("PATCH", "/topics/jobs/policy", policy)
+        await put(api, a_pulled_task(id="a"))
+        [task] = await claim(api)
+        execute, claims = api.client.execute_each, 0
+
+        async def fail(verb: str, commands: Sequence[Command]) -> list[Any]:
+            nonlocal claims
+            claims += verb == "claim"
+            if verb == "claim" and claims >= fails_at:
+                raise StoreDown("the store cannot be reached: connection refused")
+            return await execute(verb, commands)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(api.client, "execute_each", fail)
+            status, problem = await api.post("/claim", {"topic": "jobs", "done": [task["lease"]], "wait": wait})
+        assert (status, problem.get("unknown", False)) == (503, fails_at > 0)
+        assert await state_of(api, "a") == ("gone" if fails_at else "unack")
 
 
 def round_trips(api: ApiFixture) -> float:

@@ -266,7 +266,7 @@ class TestSharedRead:
             begins.append(time.monotonic())
             await asyncio.sleep(0.005)
 
-        paced = PacedRead(read)
+        paced = PacedRead(read, timeout_s=60)
         await asyncio.gather(paced.wait(), paced.wait())
         await asyncio.gather(paced.wait(), paced.wait())
         first, second = begins

@@ -10,7 +10,7 @@ import pytest
 
 from later.core.errors import LaterError, StoreDown, StoreFault
 from later.core.policy_scopes import topic_scope
-from later.store.shared_read import JointRead, SharedRead
+from later.store.shared_read import JointRead, PacedRead, SharedRead
 from tests.store_fixture import StoreFixture
 
 
@@ -100,3 +100,27 @@ async def test_what_is_read_is_as_old_as_its_question(store: StoreFixture, monke
     monkeypatch.setattr(store.client, "execute_each", note)
     await joint_read(store).run()
     assert store.key_book.read_at <= sent_at[0]
+
+
+async def test_an_error_of_the_store_is_not_its_own_cause(store: StoreFixture) -> None:
+    await store.redis.set(store.keys.policies, "x")
+    with pytest.raises(StoreFault) as raised:
+        await store.policies.shared_read.share()
+    assert raised.value.__cause__ is not raised.value
+
+
+async def test_callers_wait_for_a_new_read_no_longer_than_for_a_call_of_the_store() -> None:
+    """Otherwise one with an unknown key would wait for the reads before its own, each of which may take as long."""
+    is_over, begun = asyncio.Event(), 0
+
+    async def read() -> None:
+        nonlocal begun
+        begun += 1
+        await is_over.wait()
+
+    paced = PacedRead(read, timeout_s=0.02)
+    for _ in range(3):
+        with pytest.raises(StoreDown, match=r"the store did not answer within 0\.02 s"):
+            await paced.wait()
+    assert begun == 1
+    is_over.set()

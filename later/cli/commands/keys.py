@@ -99,7 +99,7 @@ def create(
 ) -> int:  # fmt: skip
     """Make a key and print it, once.
 
-    NAME is for people. A daemon knows the key within 2.5 seconds.
+    NAME is for people. Every daemon takes the key at once.
     """
     text = make_key_text()
 
