@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from later import Depends, Handler, Handlers, Later, Task, current
 from later.client import Info
+from later.errors import Unavailable
+from later.testing import Outcome, VirtualClock, deliver, deliver_sync, virtual_clock
 
 tasks = Later("http://127.0.0.1:8080")
 shop = Handlers(namespace="shop")
@@ -116,3 +118,22 @@ async def enqueue() -> None:
     created: bool = (await bare.enqueue(Remind(1))).created
     id: int = (await bare.enqueue(Remind(1))).id  # error: "str"
     print(created, id)
+
+
+async def on_a_clock(later_clock: VirtualClock) -> None:
+    with virtual_clock(tasks, start=datetime(2030, 1, 1, tzinfo=UTC), policies={"bare": {"retry": 1}}) as clock:
+        await clock.advance("15m")
+        await clock.advance_to(clock.now + timedelta(days=1))
+        await clock.run_all(limit=10)
+    a: list[Remind] = clock.pending(bare) + clock.dead(bare) + clock.done(bare) + clock.delivered(bare)
+    b: list[str] = clock.pending("another/topic")
+    c: list[int] = clock.pending(bare)  # error: "Handler[Remind]"
+    d: list[str] = [info.state for info in later_clock.tasks(bare, "dead")]
+    clock.fail_next(2, Unavailable)
+    clock.fail_next(1, Unavailable("away", 503, unknown=True))
+    clock.fail_next(1, ValueError)  # error: "type[ValueError]"
+    clock.policy(bare, retry=5)
+    outcome: Outcome = await deliver(bare, Remind(17), attempt=3, failures=2)
+    await deliver(bare, 17)  # error: "Payload"
+    deliver_sync(injected, "17")  # error: "Payload"
+    print(a, b, c, d, outcome)
