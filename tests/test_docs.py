@@ -57,6 +57,8 @@ from later.handlers.handler_metrics import HandlerMetrics
 from later.metrics import Metrics
 from later.option_table import OPTIONS
 from later.store.url import PASSWORD, PASSWORD_FILE
+from later.testing.plugin import MARKER
+from later.testing.plugin import NAME as APPLICATION
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 from tests.receivers import PolicySender, a_sender
@@ -163,7 +165,7 @@ def test_every_named_metric_exists(document: Path) -> None:
     known = exported_metrics() | handler_metrics()
     histograms = {name for name, kind in known.items() if kind == "histogram"}
     parts = {name + part for name in histograms for part in ("_bucket", "_count", "_sum")}
-    assert set(re.findall(r"\blater_\w+", document.read_text())) <= known.keys() | parts
+    assert set(re.findall(r"\blater_\w+", document.read_text())) <= known.keys() | parts | {APPLICATION, MARKER}
 
 
 def alarms() -> list[tuple[str, str, str, str]]:
