@@ -7,6 +7,7 @@ so that the daemon says what it takes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Lock
 
 import msgspec
 
@@ -28,10 +29,14 @@ _ANY_ID = "00000000-0000-4000-8000-000000000000"
 
 
 class AppliedPolicies:
-    """The policies of topics as the daemon applies them, each kept for KEPT_S; None where it did not say."""
+    """The policies of topics as the daemon applies them, each kept for KEPT_S; None where it did not say.
+
+    Any number of threads may use it.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[float, Policies | None]] = {}
+        self._keeping = Lock()
 
     def find(self, topic: str, now_s: float) -> tuple[bool, Policies | None]:
         """Return whether a topic's policy is known at `now_s` (s), and which it is."""
@@ -40,13 +45,14 @@ class AppliedPolicies:
 
     def keep(self, topic: str, applied: AppliedPolicy | None, now_s: float) -> Policies | None:
         """Keep a topic's policy that was read at `now_s`, and return it."""
-        if len(self._kept) >= MAX_KEPT and topic not in self._kept:
-            del self._kept[next(iter(self._kept))]
         policies = None
         if applied is not None:
             fields = {name: value for name, value in applied.values.items() if value is not None}
             policies = Policies(Settings(fields).apply_to(DEFAULT_POLICY))
-        self._kept[topic] = (now_s, policies)
+        with self._keeping:  # or two threads drop the same one
+            if len(self._kept) >= MAX_KEPT and topic not in self._kept:
+                del self._kept[next(iter(self._kept))]
+            self._kept[topic] = (now_s, policies)
         return policies
 
 

@@ -6,8 +6,10 @@ import asyncio
 import inspect
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -110,6 +112,23 @@ def test_the_policies_of_a_limited_number_of_topics_are_kept(monkeypatch: pytest
     for number in range(3):
         kept.keep(f"t{number}", None, 0)
     assert [kept.find(f"t{number}", 1)[0] for number in range(3)] == [False, True, True]
+
+
+def test_threads_may_keep_policies_of_more_topics_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_check, "MAX_KEPT", 1)
+    kept = policy_check.AppliedPolicies()
+
+    def keep_many(name: str) -> None:
+        for number in range(1000):
+            kept.keep(f"{name}{number}", None, 0)
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(keep_many, "abcd"))
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 # Failures
