@@ -40,6 +40,7 @@ from later.api.response_schemas import (
     NackResponse,
     ReleaseResponse,
 )
+from later.api.schedule_answers import ScheduleResponse, ScheduleView
 from later.cli.groups import load_command
 from later.cli.program import later
 from later.cli.root_key import ROOT_KEY_VARIABLE
@@ -123,6 +124,8 @@ SCHEMAS: dict[str, list[type[msgspec.Struct]]] = {
     "Batches": [BatchCreateResponse, BatchQueryResponse, BatchDeleteResponse],
     "`POST /claim`": [ClaimResponse, ClaimedTaskView],
     "`POST /ack`, `/nack`, `/release`, `/extend`": [AckResponse, NackResponse, ReleaseResponse, ExtendResponse],
+    "`PUT /schedules/{id}`": [ScheduleResponse],
+    "`GET /schedules/{id}`": [ScheduleView],
     "`GET /jobs/{id}`": [JobResponse],
     "Errors": [Problem],
 }

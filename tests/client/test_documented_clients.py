@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from later.client import AsyncClient
+from later.client import AsyncClient, Client
 from later.core.clock import Clock
 from tests.client.api_servers import ApiServer, api_server
 
@@ -54,6 +54,19 @@ async def put_into_cart_twice(application: dict[str, Any]) -> None:
         first, second = [await application["put_into_cart"](17) for _ in range(2)]
         assert first == second == {"reminder": "remind:17"}
         assert (await later.query("remind:17")).content == "cart 17"
+
+
+def test_the_examples_of_schedules_run(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    application = run_examples("schedules.md", api)[-1]
+    created, task, listed = capsys.readouterr().out.splitlines()
+    assert (created.split()[0], task, listed) == ("True", "True", "['report']")
+    asyncio.run(application["deploy"]())
+    printed = capsys.readouterr().out.splitlines()
+    assert "sync every None -> 3600.0" in printed
+    assert "cleanup-all content None -> 365" in printed
+    assert printed[-1] == "[]"
+    with Client(api.url) as client:
+        assert {found.id for found in client.schedules()} == {"sync", "shop:report", "cleanup", "cleanup-all"}
 
 
 def test_the_examples_of_the_clients_run(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:

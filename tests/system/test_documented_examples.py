@@ -1,4 +1,4 @@
-"""The examples of docs/topics.md and docs/operations.md print what is documented.
+"""The examples of docs/topics.md, docs/operations.md and docs/schedules.md print what is documented.
 
 The examples of each document are run in order against a new daemon. In a ```console block a line that begins with `$ `
 is a command (a backslash at its end continues it), and the lines up to the next command are its output. `…` stands for
@@ -27,7 +27,7 @@ from tests.system.receivers import Receiver, done, in_sequence, status
 from tests.system.waiting import PROPAGATION_S, wait_until
 
 DOCUMENTS = Path(__file__).parent.parent.parent / "docs"
-TOPICS, OPERATIONS = DOCUMENTS / "topics.md", DOCUMENTS / "operations.md"
+TOPICS, OPERATIONS, SCHEDULES = (DOCUMENTS / f"{name}.md" for name in ("topics", "operations", "schedules"))
 API, RECEIVER = "http://127.0.0.1:8080", "http://127.0.0.1:8888/"
 """The addresses in the documents."""
 MAX_LATENESS_S = 10.0
@@ -142,6 +142,13 @@ def test_the_examples_of_an_incident_print_what_is_documented(
         for number in range(11, 26):
             create_failed_task(f"order-{number}", "error" if number < 14 else "dead", up, receiver)
         run_examples(OPERATIONS, up, receiver, processes)
+
+
+def test_the_examples_of_schedules_print_what_is_documented(
+    folder: Path, data: Path, receiver: Receiver, processes: int
+) -> None:
+    with run_up(folder, data) as up:
+        run_examples(SCHEDULES, up, receiver, processes)
 
 
 def create_failed_task(id: str, state: str, up: Daemon, receiver: Receiver) -> None:
