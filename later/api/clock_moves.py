@@ -38,11 +38,13 @@ class ClockMoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _EXPECTED_ADVANCE = "a number of seconds ≥ 0"
 _EXPECTED_SETTLE = f"true, false or a number of seconds from 0 to {MAX_SETTLE_S}"
-_parse_request = body_parser(
-    ClockMoveRequest,
-    {**EXPECTED, "advance": _EXPECTED_ADVANCE, "to": EXPECTED["due_after"], "settle": _EXPECTED_SETTLE,
-     "step": "true or false"},
-)  # fmt: skip
+EXPECTED_OF_CLOCK = {
+    "advance": _EXPECTED_ADVANCE,
+    "to": EXPECTED["due_after"],
+    "settle": _EXPECTED_SETTLE,
+    "step": "true or false",
+}
+_parse_request = body_parser(ClockMoveRequest, EXPECTED_OF_CLOCK)
 
 
 class ClockHandlers:

@@ -43,21 +43,21 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     topic: str
-    cron: str | UnsetType
-    every: float | UnsetType
+    cron: str | UnsetType = UNSET
+    every: float | UnsetType = UNSET
     zone: str
     start: str
-    end: str | UnsetType
+    end: str | UnsetType = UNSET
     catch_up: str
     jitter: float
     paused: bool
     callback: str | None
     content: str
-    retry: int | UnsetType
-    ttl: float | UnsetType
-    remember: float | UnsetType
-    headers: list[str] | UnsetType
-    context: list[str] | UnsetType
+    retry: int | UnsetType = UNSET
+    ttl: float | UnsetType = UNSET
+    remember: float | UnsetType = UNSET
+    headers: list[str] | UnsetType = UNSET
+    context: list[str] | UnsetType = UNSET
     created_at: str
     next: list[str]
     last: LastFiringView | None

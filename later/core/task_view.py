@@ -70,8 +70,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None = None
     creat_time: int | None = None
     state: str
-    due_at: str | UnsetType
-    died_at: str | UnsetType
+    due_at: str | UnsetType = UNSET
+    died_at: str | UnsetType = UNSET
     done_at: str | UnsetType = UNSET
     attempts: int
     last_error: LastErrorView | None

@@ -81,6 +81,7 @@ TABLE: dict[tuple[str, str], tuple[str, int, int]] = {
     ("GET", "/readyz"): (OPEN, 200, 200),
     ("GET", "/"): (OPEN, 200, 200),
     ("GET", "/version"): (OPEN, 200, 200),
+    ("GET", "/openapi.json"): (OPEN, 200, 200),
     ("GET", "/problems/refused"): (OPEN, 200, 200),
 }
 """Of each route: its scope, and what the body `{}` is answered with that scope by an unbound key and by a bound one."""

@@ -47,7 +47,7 @@ async def test_the_table_holds_every_route_of_the_router(api: ApiFixture) -> Non
 async def test_every_route_has_a_scope(api: ApiFixture) -> None:
     assert {type(route.scope) for route in routes(api)} <= {Scope, NoScope}
     open_paths = {route.path for route in routes(api) if route.scope is NoScope.OPEN}
-    assert open_paths == {"/livez", "/readyz", "/", "/version", "/problems/{name}"}
+    assert open_paths == {"/livez", "/readyz", "/", "/version", "/openapi.json", "/problems/{name}"}
     assert {route.path for route in routes(api) if route.scope is Scope.METRICS} == {"/metrics"}
 
 

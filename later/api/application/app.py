@@ -15,6 +15,7 @@ from later.api.callback_check import CallbackCheck
 from later.api.claims import ClaimHandlers
 from later.api.clock_moves import ClockHandlers, MoveClock
 from later.api.cross_site import CrossSiteProtection
+from later.api.description.description_handler import DescriptionHandler
 from later.api.due_signals import DueSignals
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
@@ -304,6 +305,7 @@ def _build_from_routes(
         *routes,
         Route("GET", "/", about.list_routes, NoScope.OPEN),
         Route("GET", "/version", about.version, NoScope.OPEN),
+        Route("GET", "/openapi.json", DescriptionHandler().show, NoScope.OPEN),
         Route("GET", "/problems/{name}", about.problem, NoScope.OPEN),
     ]
     app = web.Application(middlewares=[error_middleware(answer_error)], client_max_size=MAX_BATCH_BYTES)

@@ -1,0 +1,193 @@
+"""The schemas of answers: from the structs that are encoded, and by hand for those that are made of parts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from later.api.description.json_schema import (
+    BOOLEAN,
+    TIME,
+    Schema,
+    answer_structure,
+    array,
+    integer,
+    mapping,
+    nullable,
+    number,
+    reference,
+    string,
+    structure,
+)
+from later.api.description.request_schemas import policy_field_schema
+from later.api.problems import ErrorBody, Problem
+from later.api.pulsar import ACTIVE, MAX_DELAY, TICK_TIME
+from later.api.response_schemas import (
+    AckResponse,
+    ClaimResponse,
+    CreateResponse,
+    DeleteResponse,
+    ExtendResponse,
+    JobResponse,
+    NackResponse,
+    ReleaseResponse,
+)
+from later.api.schedule_answers import ScheduleResponse, SchedulesResponse
+from later.core.policy import POLICY_FIELDS
+from later.core.task_view import TaskView
+
+_STRUCTS = (
+    CreateResponse,
+    DeleteResponse,
+    TaskView,
+    JobResponse,
+    ClaimResponse,
+    AckResponse,
+    NackResponse,
+    ReleaseResponse,
+    ExtendResponse,
+    ScheduleResponse,
+    SchedulesResponse,
+    Problem,
+    ErrorBody,
+)
+_TEXT = string()
+_COUNT = integer(0)
+_COUNTS = dict.fromkeys(("delay", "unack", "error", "dead"), _COUNT)
+
+
+def answer_schemas() -> dict[str, Schema]:
+    """Return the schemas of all answers, by the names of their components."""
+    return {**_struct_schemas(), **_batch_schemas(), **_topic_schemas(), **_other_schemas()}
+
+
+def _struct_schemas() -> dict[str, Schema]:
+    """Return the schemas that msgspec makes of structs. Times are what ends in `_at` or `_until`."""
+    _, components = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
+    for schema in components.values():
+        schema["description"] = " ".join(schema["description"].split())
+        for name, property in schema["properties"].items():
+            if name.endswith(("_at", "_until")) and property == {"type": "string"}:
+                property["format"] = "date-time"
+    return components
+
+
+def _batch_schemas() -> dict[str, Schema]:
+    """Return the schemas of batches: a result is what the call for one item answers, or an error."""
+    counts = {"refused": _COUNT, "failed": _COUNT}
+    item_error = answer_structure(error=reference("ErrorBody"))
+    return {
+        "BatchItemError": item_error,
+        "BatchCreateResponse": _with_optional(
+            answer_structure(created=_COUNT, existing=_COUNT, **counts, results=_results("CreateResponse")),
+            updated=_COUNT,
+        ),
+        "BatchQueryResponse": _with_optional(
+            answer_structure(found=_COUNT, missing=_COUNT, **counts, results=_results("TaskView")), left_out=_COUNT
+        ),
+        "BatchDeleteResponse": _with_optional(
+            answer_structure(
+                deleted=_COUNT, in_flight=_COUNT, ended=_COUNT, missing=_COUNT, **counts,
+                results=_results("DeleteResponse"),
+            ),
+            kept=_COUNT,
+        ),
+        "ListResponse": answer_structure(tasks=array(reference("TaskView")), cursor=nullable(_TEXT)),
+        "MovedTasks": structure(
+            {
+                "redriven": _COUNT,
+                "purged": _COUNT,
+                "more": BOOLEAN,
+                "cursor": _TEXT,
+                "dry_run": BOOLEAN,
+                "topic": _TEXT,
+                "states": mapping(_COUNT),
+            }
+        ),
+    }  # fmt: skip
+
+
+def _topic_schemas() -> dict[str, Schema]:
+    """Return the schemas of topics and policies."""
+    values = {name: nullable(policy_field_schema(field)) for name, field in POLICY_FIELDS.items()}
+    levels = {name: answer_structure(value=value, level=_TEXT) for name, value in values.items()}
+    lateness = nullable(number())
+    counts = {**_COUNTS, "due": _COUNT, "oldest_lateness_s": lateness}
+    generation = answer_structure(generation=integer(1), since=nullable(TIME), until=nullable(TIME))
+    scope = {"topic": _TEXT, "namespace": _TEXT}
+    return {
+        "TopicList": answer_structure(topics=array(answer_structure(topic=_TEXT, **counts)), cursor=nullable(_TEXT)),
+        "Topic": answer_structure(**scope, **counts, policy=reference("Policy")),
+        "Policy": structure(values),
+        "Settings": structure({**values, "warning": _TEXT}),
+        "AppliedPolicy": structure(levels),
+        "PolicyAnswer": {"anyOf": [reference("Settings"), reference("AppliedPolicy")]},
+        "Paused": structure({**scope, "paused": BOOLEAN}, ["paused"]),
+        "Signing": structure({**scope, "generations": array(generation), "secret": _TEXT}, ["generations"]),
+        "DelayedDeliveryAnswer": nullable(
+            answer_structure(**{ACTIVE: BOOLEAN, TICK_TIME: integer(0), MAX_DELAY: integer(0)})
+        ),
+        "Explanation": _explanation_schema(lateness),
+    }
+
+
+def _explanation_schema(lateness: Schema) -> Schema:
+    """Return the schema of an explanation: of a topic, and what there is besides if it is that of a task."""
+    of_topic = answer_structure(
+        sentence=_TEXT,
+        topic=_TEXT,
+        counts=answer_structure(**_COUNTS),
+        due=_COUNT,
+        oldest_lateness_s=lateness,
+        next_due_at=nullable(TIME),
+        paused=BOOLEAN,
+        held_until=nullable(TIME),
+        workers=_COUNT,
+        last_beat_s=nullable(number(0)),
+        policy=reference("Policy"),
+    )
+    return _with_optional(
+        of_topic,
+        id=_TEXT,
+        state=_TEXT,
+        due_at=TIME,
+        due_in_s=number(),
+        died_at=TIME,
+        dead_for_s=number(),
+        attempts=_COUNT,
+        failures=_COUNT,
+        max_retry=nullable(_COUNT),
+        callback=nullable(_TEXT),
+        callback_from=nullable(_TEXT),
+        origin=nullable(_TEXT),
+        origin_held_until=nullable(TIME),
+        expires_at=nullable(TIME),
+        last_error=nullable(reference("LastErrorView")),
+    )
+
+
+def _other_schemas() -> dict[str, Schema]:
+    """Return the schemas of what the daemon tells of itself."""
+    limits = answer_structure(max_body=_COUNT, batch=_COUNT, page=_COUNT)
+    route = answer_structure(method=_TEXT, path=_TEXT, query=array(_TEXT))
+    return {
+        "ScheduleId": answer_structure(id=_TEXT),
+        "PausedSchedule": answer_structure(id=_TEXT, paused=BOOLEAN),
+        "ClockAnswer": _with_optional(answer_structure(now=TIME, ahead=number(0)), settled=BOOLEAN, to=TIME),
+        "Alive": answer_structure(status=_TEXT),
+        "Ready": _with_optional(answer_structure(status=_TEXT), warning=_TEXT),
+        "WhoAmI": answer_structure(
+            version=_TEXT, scopes=array(_TEXT), namespace=nullable(_TEXT), read_only=BOOLEAN, limits=limits
+        ),
+        "Routes": answer_structure(name=_TEXT, version=_TEXT, routes=array(route)),
+        "Version": answer_structure(version=_TEXT),
+        "Description": {"type": "object", "required": ["openapi", "paths"]},
+    }
+
+
+def _results(name: str) -> Schema:
+    return array({"anyOf": [reference(name), reference("BatchItemError")]})
+
+
+def _with_optional(schema: Schema, **properties: Schema) -> Schema:
+    """Return the schema of an object that may have these properties, too."""
+    return {**schema, "properties": {**schema["properties"], **properties}}
