@@ -1,4 +1,7 @@
-"""The application: its handlers, and the later that keeps and calls their tasks."""
+"""The application: its handlers, and the later that keeps and calls their tasks.
+
+Receivers, workers and clients are imported when they are first used: no application has all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from later.client.answers import ScheduleInfo
-from later.client.backend import NETWORK
 from later.core.durations import Seconds, to_seconds
 from later.core.errors import NotFound
 from later.core.retry import Outcome
@@ -22,15 +24,14 @@ from later.handlers.handler import Handler
 from later.handlers.handler_metrics import HandlerMetrics
 from later.handlers.task import Task
 from later.puller.embedded_later import EmbeddedLater
-from later.receiver.asgi import AsgiReceiver
-from later.receiver.frameworks import add_receiver, aiohttp_handler, django_view
-from later.receiver.receiver import Receiver
-from later.receiver.signed import Signed
-from later.receiver.wsgi import WsgiReceiver
 
 if TYPE_CHECKING:
     from later.client.backend import Backend
     from later.puller.claim_source import ClaimSource
+    from later.receiver.asgi import AsgiReceiver
+    from later.receiver.receiver import Receiver
+    from later.receiver.signed import Signed
+    from later.receiver.wsgi import WsgiReceiver
 
 EMBEDDED_URL = "http://later.in-process"
 """What the clients of an application with an embedded later are told. They never connect to it."""
@@ -97,6 +98,8 @@ class Later(ConnectedHandlers):
         The last one has one secret or more, with commas or white space between them. `more` are further arguments,
         which replace those of the environment.
         """
+        from later.receiver.signed import Signed  # noqa: PLC0415  # see above
+
         secrets = re.split(r"[\s,]+", os.environ.get("LATER_SIGNING_SECRETS", "").strip())
         found = {
             "url": os.environ.get("LATER_URL"),
@@ -199,22 +202,32 @@ class Later(ConnectedHandlers):
             TypeError: the application is of another framework.
             ValueError: the path does not begin with a slash.
         """
+        from later.receiver.frameworks import add_receiver  # noqa: PLC0415
+
         add_receiver(app, path, self._get_receiver())
 
     def asgi(self) -> AsgiReceiver:
         """Return an ASGI application that takes the calls: the endpoint of a `Route`, not of a `Mount`."""
+        from later.receiver.asgi import AsgiReceiver  # noqa: PLC0415
+
         return AsgiReceiver(self._get_receiver())
 
     def wsgi(self) -> WsgiReceiver:
         """Return a WSGI application that takes the calls."""
+        from later.receiver.wsgi import WsgiReceiver  # noqa: PLC0415
+
         return WsgiReceiver(self._get_receiver())
 
     def aiohttp(self) -> Callable[[Any], Any]:
         """Return a handler of aiohttp that takes the calls."""
+        from later.receiver.frameworks import aiohttp_handler  # noqa: PLC0415
+
         return aiohttp_handler(self._get_receiver())
 
     def django(self) -> Callable[[Any], Any]:
         """Return a view of Django that takes the calls."""
+        from later.receiver.frameworks import django_view  # noqa: PLC0415
+
         return django_view(self._get_receiver())
 
     # Schedules
@@ -327,7 +340,7 @@ class Later(ConnectedHandlers):
             try:
                 yield
             finally:
-                self._embedded, self._url, self._backend = None, None, NETWORK
+                self._embedded, self._url, self._backend = None, None, None
                 self._async_client = self._sync_client = None
 
     async def dispatch(self, task: Task[Any], content: str, *, cancel_before_s: float | None = None) -> Outcome:
@@ -363,6 +376,8 @@ class Later(ConnectedHandlers):
 
     def _get_receiver(self) -> Receiver:
         if self._receiver is None:
+            from later.receiver.receiver import Receiver  # noqa: PLC0415
+
             self._receiver = Receiver(self, self._dispatcher, self._signed, lambda: self._state, self._leave_loop)
         return self._receiver
 

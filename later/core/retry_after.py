@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC
-from email.utils import parsedate_to_datetime
 
 
 def parse_retry_after(text: str, now: int) -> int | None:
@@ -14,6 +13,8 @@ def parse_retry_after(text: str, now: int) -> int | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return int(text.lstrip("0")[:12] or 0) * 1000
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # it imports ten modules more, and dates are rare
+
     try:
         date = parsedate_to_datetime(text)
         in_utc = date.replace(tzinfo=UTC) if date.tzinfo is None else date

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
-from later.client.aio import AsyncClient
 from later.client.answers import AppliedPolicy, Enqueued, Explained, Info
-from later.client.backend import NETWORK, Backend
 from later.client.calls import IfExistsValue, State, draft
-from later.client.connection_settings import ConnectionSettings, check_settings
 from later.core.durations import Seconds
 from later.core.errors import LaterError, NotConfigured, NotFound, Refused
 from later.core.task import Draft
@@ -23,6 +20,9 @@ from later.handlers.policy_wishes import PolicyChange, PolicyWish, fields_to_set
 from later.handlers.registry import Handlers
 
 if TYPE_CHECKING:
+    from later.client.aio import AsyncClient
+    from later.client.backend import Backend
+    from later.client.connection_settings import ConnectionSettings
     from later.client.sync import Client
 
 
@@ -58,7 +58,7 @@ class ConnectedHandlers(Handlers):
         self._patience = patience
         self._check = check
         self._coalesce = coalesce
-        self._backend: Backend = NETWORK
+        self._backend: Backend | None = None
         self._async_client: AsyncClient | None = None
         self._sync_client: Client | None = None
 
@@ -310,12 +310,17 @@ class ConnectedHandlers(Handlers):
     @property
     def connection(self) -> ConnectionSettings:
         """The settings of its clients. Raises NotConfigured; ConfigError: the URL or the key is none."""
+        from later.client.connection_settings import check_settings  # noqa: PLC0415  # as the clients
+
         return check_settings(self._needed_url(), self._key, self._ca, self._patience)
 
     @property
     def client(self) -> AsyncClient:
         """The client of this application. Raises NotConfigured: it does not know where later is."""
         if self._async_client is None:
+            from later.client.aio import AsyncClient  # noqa: PLC0415  # a third of the import, for the first call
+            from later.client.backend import NETWORK  # noqa: PLC0415
+
             self._async_client = AsyncClient(
                 self._needed_url(),
                 key=self._key,
@@ -323,7 +328,7 @@ class ConnectedHandlers(Handlers):
                 patience=self._patience,
                 check=self._check,
                 coalesce=self._coalesce,
-                backend=self._backend,
+                backend=self._backend or NETWORK,
             )
         return self._async_client
 
@@ -339,6 +344,7 @@ class ConnectedHandlers(Handlers):
             asyncio.get_running_loop()
         except RuntimeError:
             if self._sync_client is None:
+                from later.client.backend import NETWORK  # noqa: PLC0415
                 from later.client.sync import Client  # noqa: PLC0415  # most applications have an event loop
 
                 self._sync_client = Client(
@@ -347,7 +353,7 @@ class ConnectedHandlers(Handlers):
                     ca=self._ca,
                     patience=self._patience,
                     check=self._check,
-                    backend=self._backend,
+                    backend=self._backend or NETWORK,
                 )
             return self._sync_client
         raise RuntimeError("this would block the event loop: await the method without _sync")

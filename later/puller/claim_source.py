@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from later.client.aio import AsyncClient
 from later.client.answers import ClaimedTask
 from later.core.errors import LaterError, LeaseLost
 from later.core.lease import MAX_CLAIMED
 from later.core.retry import Outcome, OutcomeKind, nack_of
 from later.handlers.task import Task
+
+if TYPE_CHECKING:
+    from later.client.aio import AsyncClient
 
 ANSWER_S = 0.1
 """How long a call for tasks is let be answered when a worker stops."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from later.client.backend import Backend
 from later.puller.claim_source import ClaimSource
+
+if TYPE_CHECKING:
+    from later.client.backend import Backend
 
 
 class EmbeddedLater(ClaimSource, ABC):
