@@ -98,7 +98,7 @@ class Worker:
 
     @property
     def tickers(self) -> tuple[Ticker, ...]:
-        return (self.delay_ticker, *self.upkeep.tickers)
+        return (self.delay_ticker, self.schedule_ticker, *self.upkeep.tickers)
 
     def wake(self, due_at: int | None = None) -> None:
         """Claim due tasks now, or at `due_at` (ms)."""

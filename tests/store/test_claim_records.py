@@ -19,8 +19,8 @@ from later.store.scripts import BY_SHA
 from later.store.types import ClaimRecord, TaskEdit, TaskRecord, decode_record
 from tests.builders import NOW, a_task
 from tests.cases import each_case
+from tests.cut_connection import CutConnection
 from tests.store.inspection import ask, assert_sound, findings, locate, pairs, read_contents, release_due
-from tests.store.test_crash import CutConnection
 from tests.store_fixture import StoreFixture
 
 TTL_MS, GRACE_MS = 100_000, 60_000

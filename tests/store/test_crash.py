@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import redis.exceptions
 
 from later.core.errors import StoreDown
 from later.core.task import Task
-from later.store.client import Connections, RoundTrip
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
-from later.store.scripts import BY_SHA, Command
+from later.store.scripts import BY_SHA
 from later.store.types import ExistingTask
 from tests.builders import NOW, a_task
+from tests.cut_connection import CutConnection
 from tests.store.inspection import LEASE_MS, assert_sound, claim_due, done, failed, findings, release_due
 from tests.store_fixture import StoreFixture
 
@@ -27,26 +25,6 @@ REMEMBER_UNTIL = NOW + 10**9
 MUCH_LATER = NOW + 10**7
 ROUND_TRIPS = 18
 """The round trips of `run_life`; a test fails if the number is wrong."""
-
-
-class CutConnection:
-    """A connection to the store that fails in one round trip and works again after it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.round_trips = 0
-        self.cut_at = -1
-        self.answer_lost = False
-        original = Connections.pipeline
-
-        async def cut(connections: Connections, commands: Sequence[Command], round_trip: RoundTrip) -> list[Any]:
-            number, self.round_trips = self.round_trips, self.round_trips + 1
-            if number != self.cut_at:
-                return await original(connections, commands, round_trip)
-            if self.answer_lost:
-                await original(connections, commands, round_trip)
-            raise redis.exceptions.ConnectionError("the connection is cut")
-
-        monkeypatch.setattr(Connections, "pipeline", cut)
 
 
 @pytest.fixture

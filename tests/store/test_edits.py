@@ -19,6 +19,7 @@ from later.store.keys import Bucket
 from later.store.scripts import BY_SHA
 from later.store.types import Claim, Deletion, TaskEdit, TaskRecord
 from tests.builders import NOW, a_task
+from tests.cut_connection import CutConnection
 from tests.store.inspection import (
     FAILURE,
     LEASE_MS,
@@ -32,7 +33,6 @@ from tests.store.inspection import (
     read_contents,
     release_due,
 )
-from tests.store.test_crash import CutConnection
 from tests.store_fixture import StoreFixture, hold_topic
 
 POLICIES = Policies(Policy(max_delay_ms=3_600_000))

@@ -15,8 +15,8 @@ from later.store.keys import Bucket
 from later.store.scripts import BY_SHA, MAX_TASKS
 from later.store.types import BucketRange, Claim, MoveResult, Settlement
 from tests.builders import NOW, a_task
+from tests.cut_connection import CutConnection
 from tests.store.inspection import StoreContents, ask, assert_sound, claim_due, died, done, failed, read_contents
-from tests.store.test_crash import CutConnection
 from tests.store_fixture import StoreFixture, hold_topic
 
 ALL = [BucketRange("order", bucket) for bucket in PURGEABLE]

@@ -19,6 +19,7 @@ from later.store.scripts import BY_SHA
 from later.store.types import Claim, ClaimRequest
 from tests.builders import NOW, a_task
 from tests.cases import each_case
+from tests.cut_connection import CutConnection
 from tests.store.inspection import (
     LEASE_MS,
     PAUSED,
@@ -29,7 +30,6 @@ from tests.store.inspection import (
     read_contents,
     unwrap_claim,
 )
-from tests.store.test_crash import CutConnection
 from tests.store_fixture import StoreFixture
 
 JOBS = "shop/jobs"

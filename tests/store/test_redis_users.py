@@ -118,7 +118,8 @@ def test_daemons_reach_every_key_that_tasks_and_policies_have(server: redis.Redi
     reached = [
         keys.meta, keys.workers, keys.policies, keys.policy_changes, keys.ramps, keys.held_origin_topics,
         keys.permits("shop/order"), keys.origin_holds("shop/order"), shard.pool, shard.attempts, shard.outcome,
-        shard.done, shard.jobs, shard.expiry, shard.topics, shard.job("j"), *shard.wakes.values(),
+        shard.done, shard.jobs, shard.expiry, shard.topics, shard.job("j"), *shard.wakes.values(), shard.schedules,
+        shard.schedule_states, shard.firings, shard.schedule_index,
         *(shard.bucket(bucket, b"shop/order") for bucket in Bucket),
     ]  # fmt: skip
     for user in (*DAEMONS, "later-operator"):

@@ -17,8 +17,8 @@ from later.store.keys import Bucket
 from later.store.scripts import BY_SHA
 from later.store.types import BucketRange, Claim, DueTopic, MoveResult, Settlement
 from tests.builders import NOW, a_task
+from tests.cut_connection import CutConnection
 from tests.store.inspection import LEASE_MS, ask, assert_sound, claim_due, died, read_contents, release_due
-from tests.store.test_crash import CutConnection
 from tests.store_fixture import StoreFixture
 
 THEN = NOW + 1_000_000

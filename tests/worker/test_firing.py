@@ -18,13 +18,17 @@ from later.core.errors import LaterError, Refused, StoreDown
 from later.core.schedule import ScheduleDraft, ScheduleState, build_schedule
 from later.core.task import Task
 from later.store.schedules import ScheduleMove, Schedules
+from later.store.scripts import BY_SHA
 from later.store.tasks import Tasks
 from later.worker.firing import SCHEDULES_PER_TICK
 from tests.builders import NOW
+from tests.cut_connection import CutConnection
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import MAX_LATE_MS, FakeSender, ManualWorker
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
+MAX_ROUND_TRIPS = 20
+"""More than a tick has."""
 
 
 class FiringWorker(ManualWorker):
@@ -343,3 +347,43 @@ async def test_many_schedules_of_one_time_are_created_in_few_commands(store: Sto
     # reads of what is due and of bodies, and one create, one move for each shard
     assert sum(calls.get(name, 0) for name in ("hset", "zadd", "zrem")) <= 7 * shards
     assert sum(calls.values()) <= 40 * shards + 20, calls
+
+
+@pytest.mark.parametrize("shards", [2])
+@pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
+async def test_a_kill_at_any_round_trip_leaves_each_firing_to_be_made_once(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, answer_lost: bool
+) -> None:
+    """Of schedules that fire once, make up for three times, and are refused."""
+    await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    connection = CutConnection(monkeypatch)
+    for cut_at in range(MAX_ROUND_TRIPS):
+        await store.redis.flushdb()
+        killed = FiringWorker(store, instance="killed")
+        await killed.put("one", every=60)
+        await killed.put("all", every=60, catch_up="all", start=NOW / 1000)
+        await killed.put("refused", every=60, topic="later/x")
+        killed.at = NOW + 2 * MINUTE
+        connection.round_trips, connection.cut_at, connection.answer_lost = 0, cut_at, answer_lost
+        try:
+            await killed.firer.tick(killed.at)
+        except StoreDown:
+            was_cut = True
+        else:
+            was_cut = False
+        connection.cut_at = -1
+        await killed.deliver()  # the tasks that it had created are done when the other one comes
+        other = FiringWorker(store, instance="other")
+        other.at = NOW + 2 * MINUTE + SECOND
+        await other.fire()
+        await other.deliver()
+        fired = Counter([*killed.fired(), *other.fired()])
+        assert fired == {
+            f"s:{id}:{(NOW + n * MINUTE) // 1000}": 1 for id, n in [("one", 2), ("all", 0), ("all", 1), ("all", 2)]
+        }, cut_at
+        assert [(await other.state(id)).next_at for id in ("one", "all", "refused")] == [NOW + 3 * MINUTE] * 3
+        assert (await other.state("refused")).refused == 1
+        if not was_cut:
+            assert cut_at > 4, "the tick has more steps"
+            return
+    pytest.fail("a tick has more round trips than were cut")
