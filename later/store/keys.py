@@ -64,8 +64,9 @@ tasks: if it is lost, they come back when their leases end.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -230,6 +231,33 @@ def group_items(items: Sequence[Item], targets: Iterable[tuple[Shard, bytes]]) -
         group.items.append(item)
         group.positions.append(position)
     return groups
+
+
+def group_in_order(
+    items: Sequence[Item], targets: Sequence[tuple[Shard, bytes]], id_of: Callable[[Item], str]
+) -> list[ItemGroup[Item]]:
+    """Group the items as `group_items` does, but so that those of the same id (`""`: none) stay in their order.
+
+    A group is of one topic, so items of one id in two topics are in different groups. Where there are such, the items
+    are grouped in parts, each of which begins with the second one.
+    """
+    groups = group_items(items, targets)
+    if len(groups) == 1:
+        return groups
+    ids = [id_of(item) for item in items]
+    chosen = [id for id in ids if id]
+    if len(set(chosen)) == len(chosen):
+        return groups
+    starts, topics = [0], dict[str, bytes]()
+    for position, (id, (_, topic)) in enumerate(zip(ids, targets, strict=True)):
+        if id and topics.setdefault(id, topic) != topic:
+            starts.append(position)
+            topics = {id: topic}
+    return [
+        group._replace(positions=[start + position for position in group.positions])
+        for start, end in pairwise([*starts, len(items)])
+        for group in group_items(items[start:end], targets[start:end])
+    ]
 
 
 def group_topics(targets: Iterable[tuple[Shard, bytes, int]]) -> list[TopicGroup]:

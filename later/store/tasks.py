@@ -26,7 +26,7 @@ from later.store.codec import parse_failure, parse_put_back, parse_time
 from later.store.due_notices import DueNotices
 from later.store.fanout import LeadingCommands, parse_flags, spread_answers, spread_by_topic
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
-from later.store.keys import Bucket, Keys, Shard, TopicGroup, group_items, group_topics
+from later.store.keys import Bucket, Keys, Shard, TopicGroup, group_in_order, group_items, group_topics
 from later.store.lookup import Lookup
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
@@ -82,7 +82,8 @@ class Tasks:
         forget_times: list[tuple[Argument, Argument]] = [(name, batch.forget_at) for name in counters] if batch else []
         commands: list[Command] = []
         may_be_pulled = False
-        groups = group_items(tasks, [(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks])
+        targets = [(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks]
+        groups = group_in_order(tasks, targets, _chosen_id)
         for (shard, topic), some, _ in groups:
             delay, unack, error, _ = shard.buckets(topic)
             keys = [shard.pool, shard.done, delay, shard.wakes[Bucket.DELAY], shard.expiry, unack, error, shard.topics]
@@ -311,6 +312,10 @@ class Tasks:
             if len(answer) >= 2 * limit:
                 more_ats.append(topics[-1].at)
         return DueTopics(sorted(topics), min(more_ats, default=None))
+
+
+def _chosen_id(task: Task) -> str:
+    return task.id if task.own_id else ""
 
 
 def settle_answers(groups: Sequence[TopicGroup], answers: Sequence[Any], count: int) -> list[bool | LaterError]:

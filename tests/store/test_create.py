@@ -43,6 +43,13 @@ async def test_an_existing_id_is_not_created_again(store: StoreFixture) -> None:
     assert await read_contents(store) == before
 
 
+async def test_of_tasks_of_one_id_in_several_topics_the_first_of_a_batch_is_created(store: StoreFixture) -> None:
+    batch = [own("other", topic="a"), own("x", topic="b", delay=1), own("x", topic="a", delay=2), own("y", topic="b")]
+    results = await store.tasks.create([*batch, own("y", topic="a", delay=3), own("x", topic="b", delay=4)])
+    assert results == [True, True, ExistingTask(NOW + 1000), True, ExistingTask(NOW), ExistingTask(NOW + 1000)]
+    await assert_sound(store)
+
+
 async def test_an_id_is_known_in_every_bucket(store: StoreFixture) -> None:
     await store.tasks.create([own("in-flight"), own("dead")])
     claims = {claim.id: claim for claim in await claim_due(store)}
