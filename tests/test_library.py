@@ -57,7 +57,7 @@ def test_a_name_of_the_server_without_it_says_what_to_install(name: str, monkeyp
         raise ModuleNotFoundError("No module named 'redis'", name="redis.asyncio")
 
     monkeypatch.setattr("importlib.import_module", fail)
-    monkeypatch.delattr(later, name, raising=False)
+    monkeypatch.delitem(vars(later), name, raising=False)
     with pytest.raises(ImportError, match=rf"{name} needs the server: pip install 'later\[server\]'"):
         getattr(later, name)
 

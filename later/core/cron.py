@@ -8,14 +8,13 @@ time that is skipped stands for the end of the gap, and one that comes twice for
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache
 from zoneinfo import ZoneInfo, available_timezones
 
-from cronsim import CronSim, CronSimError
-
-from later.core.errors import Refused
+from later.core.errors import ConfigError, Refused
 from later.core.validation import format_value, refusal
 
 ALIASES = {
@@ -55,21 +54,42 @@ def parse_cron(text: str) -> str:
     if len(text) > MAX_CRON_CHARS or len(fields) != FIELDS:
         raise refusal("cron", text, EXPECTED_CRON)
     try:
-        next(CronSim(" ".join(fields), _ANY_START))
+        next(_local_times(" ".join(fields), _ANY_START))
     except StopIteration:
         raise _never(text) from None
-    except (CronSimError, ValueError) as error:
+    except ValueError as error:
         if _is_expression([*fields[:3], "*", fields[4]]) and _is_expression([*fields[:2], "*", *fields[3:]]):
             raise _never(text) from None  # each field is right, but the months do not have such a day
-        wrong = f": {str(error).lower()}" if isinstance(error, CronSimError) else ""
+        wrong = f": {str(error).lower()}" if isinstance(error, _CronFault) else ""
         raise Refused(f"{refusal('cron', text, EXPECTED_CRON)}{wrong}", "cron") from None
     return " ".join(fields)
 
 
+class _CronFault(ValueError):
+    """What cronsim says of an expression that it cannot read."""
+
+
+def _local_times(cron: str, after: datetime, *, reverse: bool = False) -> Iterator[datetime]:
+    """Return an iterator over the local times after this one, or before it.
+
+    Raises:
+        ValueError: the expression cannot be read.
+        ConfigError: cronsim is not installed. An application without cron expressions does without it.
+    """
+    try:
+        from cronsim import CronSim, CronSimError  # noqa: PLC0415  # the library does not install it
+    except ModuleNotFoundError:
+        raise ConfigError("cron expressions need cronsim: pip install 'later[server]'") from None
+    try:
+        return CronSim(cron, after, reverse=reverse)
+    except CronSimError as error:
+        raise _CronFault(str(error)) from None
+
+
 def _is_expression(fields: list[str]) -> bool:
     try:
-        CronSim(" ".join(fields), _ANY_START)
-    except (CronSimError, ValueError):
+        _local_times(" ".join(fields), _ANY_START)
+    except ValueError:
         return False
     return True
 
@@ -118,7 +138,7 @@ class CronTimes:
         """Return the first time that is not before `since`; None if there is none within fifty years."""
         # from the moment before on: the skipped times of a gap that ends at `since` count, too
         local = _local_time(since - 1, self._zone).replace(tzinfo=None)
-        for found in CronSim(self._cron, local):
+        for found in _local_times(self._cron, local):
             at = _first_instant(found, self._zone)
             if at >= since:  # earlier ones have come for the second time
                 return at
@@ -129,7 +149,7 @@ class CronTimes:
         # a local time that comes for the second time: later ones have been there for the first time
         offset = _local_time(until, self._zone).replace(fold=0).utcoffset() or timedelta()
         local = (_EPOCH + until * _MS + offset).replace(microsecond=0) + _SECOND
-        for found in CronSim(self._cron, local, reverse=True):
+        for found in _local_times(self._cron, local, reverse=True):
             at = _first_instant(found, self._zone)
             if at <= until:
                 return at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.core.cron import CronTimes, find_zone, parse_cron
-from later.core.errors import Refused
+from later.core.errors import ConfigError, Refused
 from tests.cases import each_case
 
 MINUTE = timedelta(minutes=1)
@@ -205,3 +206,9 @@ def test_a_schedule_that_fires_once_in_28_years_is_found() -> None:
 def test_a_misspelt_zone_is_refused_with_the_one_that_is_meant(zone: str, nearest: str) -> None:
     with pytest.raises(Refused, match=rf"; did you mean {nearest}\?$"):
         find_zone(zone)
+
+
+def test_without_cronsim_an_expression_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    with pytest.raises(ConfigError, match=r"cron expressions need cronsim: pip install 'later\[server\]'"):
+        parse_cron("0 9 * * *")
