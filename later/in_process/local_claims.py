@@ -93,24 +93,37 @@ async def _claim(daemon: LocalDaemon, wanted: WantedTasks) -> Sequence[PulledTas
     Raises:
         LaterError: a topic's tasks are not claimed, or the store is away.
     """
-    end_wait: Callable[[], None] | None = None
-
-    @contextmanager
-    def watch(end: Callable[[], None]) -> Iterator[None]:
-        nonlocal end_wait
-        end_wait = end
-        yield
-
-    call = asyncio.ensure_future(daemon.claims.claim_tasks(wanted, watch))
+    wait = _Wait()
+    call = asyncio.ensure_future(daemon.claims.claim_tasks(wanted, wait.watch))
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
-        if end_wait is not None:
-            end_wait()
+        wait.end()
         with suppress(LaterError):  # they come again when their leases end
             leases = {encode_lease(pulled.lease): pulled.lease for pulled in await call}
             await daemon.claims.leases.release_leases(leases)
         raise
+
+
+class _Wait:
+    """The wait of a claim, which may end before it has begun."""
+
+    def __init__(self) -> None:
+        self._end: Callable[[], None] | None = None
+        self._is_over = False
+
+    @contextmanager
+    def watch(self, end: Callable[[], None]) -> Iterator[None]:
+        """Run a block that `end` ends."""
+        self._end = end
+        if self._is_over:
+            end()
+        yield
+
+    def end(self) -> None:
+        self._is_over = True
+        if self._end is not None:
+            self._end()
 
 
 def _to_datetime(ms: int) -> datetime:

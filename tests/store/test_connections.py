@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
@@ -16,65 +13,13 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from later.core.clock import Clock
 from later.core.errors import StoreDown
 from later.store.client import MAX_CONNECTIONS, StoreClient, connect, stream_reader, translate
+from tests.store.store_proxy import Proxy
 
 TIMEOUT_S = 10.0
 """Longer than any answer of a working store takes, even on a busy machine."""
 SHORT_TIMEOUT_S = 0.3
 """The timeout for a connection on which nothing arrives."""
 MANY = 8
-
-
-class Proxy:
-    """A proxy to a store that can silence or reset all open connections, and forwards new ones."""
-
-    def __init__(self, store: str) -> None:
-        self.port = 0
-        self._store = store
-        self._client_writers: list[asyncio.StreamWriter] = []
-        self._silenced: set[asyncio.StreamWriter] = set()
-        self._copies: set[asyncio.Task[None]] = set()
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Proxy]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1")
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-            for copy in self._copies:
-                copy.cancel()
-
-    def stop_forwarding(self) -> None:
-        """Let nothing through the open connections any more, as a middlebox that has lost its state."""
-        self._silenced.update(self._client_writers)
-
-    def reset(self) -> None:
-        """Reset the open connections: RST, not FIN."""
-        for writer in self._client_writers:
-            sock = writer.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            writer.transport.abort()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._client_writers.append(writer)
-        from_store, to_store = await asyncio.open_unix_connection(self._store)
-        for source, target in ((reader, to_store), (from_store, writer)):
-            copy = asyncio.create_task(self._copy(source, target, writer))
-            self._copies.add(copy)
-            copy.add_done_callback(self._copies.discard)
-
-    async def _copy(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, client_writer: asyncio.StreamWriter
-    ) -> None:
-        try:
-            while data := await source.read(65_536):
-                if client_writer not in self._silenced:
-                    target.write(data)
-        except OSError:
-            pass
-        finally:
-            target.close()
 
 
 @pytest.fixture
