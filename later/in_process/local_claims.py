@@ -11,7 +11,7 @@ from typing import Any
 
 from later.api.claim_requests import WantedTasks
 from later.api.leases import lost_tokens
-from later.core.errors import LaterError, PushedTopic
+from later.core.errors import LaterError, PushedTopic, StoreDown, Unavailable
 from later.core.lease import MAX_CLAIMED, decode_lease, encode_lease
 from later.core.retry import Outcome, OutcomeKind, nack_of
 from later.handlers.task import Task
@@ -39,34 +39,41 @@ class LocalClaims:
         self._state = state
 
     async def claim(self, topics: Sequence[str], limit: int, wait_s: float) -> list[HandlerClaim]:
-        daemon = await self._daemon()
-        daemon.note_claims()
         most = min(limit, MAX_CLAIMED)
         wanted = WantedTasks(dict.fromkeys(topics, most), most, int(self.lease_s * 1000), wait_s)
-        try:
-            tasks = await _claim(daemon, wanted)
-        except PushedTopic:
-            await self._pull(topics)
-            tasks = await _claim(daemon, wanted)
+        with _unavailable():
+            daemon = await self._daemon()
+            daemon.note_claims(topics)
+            try:
+                tasks = await _claim(daemon, wanted)
+            except PushedTopic:
+                await self._pull(topics)
+                tasks = await _claim(daemon, wanted)
         claimed_at, state = time.monotonic(), self._state()
         daemon.claims.count_claimed(tasks)
         return [self._to_claim(pulled, claimed_at, state) for pulled in tasks]
 
     async def settle(self, lease: str, outcome: Outcome) -> bool:
-        daemon, leases = await self._daemon(), {lease: decode_lease(lease)}
-        if outcome.kind is OutcomeKind.DONE:
-            answers = await daemon.claims.leases.ack_leases(leases)
-        else:
-            answers = await daemon.claims.leases.nack_leases(leases, {lease: nack_of(outcome)})
-        return not lost_tokens([lease], leases, answers)
+        leases = {lease: decode_lease(lease)}
+        with _unavailable():
+            daemon = await self._daemon()
+            if outcome.kind is OutcomeKind.DONE:
+                answers = await daemon.claims.leases.ack_leases(leases)
+            else:
+                answers = await daemon.claims.leases.nack_leases(leases, {lease: nack_of(outcome)})
+            return not lost_tokens([lease], leases, answers)
 
     async def extend(self, leases: Sequence[str]) -> Sequence[str]:
-        daemon, by_token = await self._daemon(), {token: decode_lease(token) for token in leases}
-        return await daemon.claims.leases.extend_leases(leases, by_token, int(self.lease_s * 1000))
+        by_token = {token: decode_lease(token) for token in leases}
+        with _unavailable():
+            daemon = await self._daemon()
+            return await daemon.claims.leases.extend_leases(leases, by_token, int(self.lease_s * 1000))
 
     async def give_back(self, lease: str) -> None:
-        daemon, leases = await self._daemon(), {lease: decode_lease(lease)}
-        lost_tokens([lease], leases, await daemon.claims.leases.release_leases(leases))
+        leases = {lease: decode_lease(lease)}
+        with _unavailable():
+            daemon = await self._daemon()
+            lost_tokens([lease], leases, await daemon.claims.leases.release_leases(leases))
 
     def _to_claim(self, pulled: PulledTask, claimed_at: float, state: Any) -> HandlerClaim:
         task, failures, lease = pulled.task, 0 if pulled.failure is None else pulled.failure.failures, pulled.lease
@@ -85,6 +92,15 @@ class LocalClaims:
             deadline=LeaseDeadline(self, token, claimed_at),
         )
         return HandlerClaim(view, task.content, token)
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """Raise Unavailable for a store that is away: it is to a worker what a daemon is that does not answer."""
+    try:
+        yield
+    except StoreDown as error:
+        raise Unavailable(str(error), unknown=error.unknown) from error
 
 
 async def _claim(daemon: LocalDaemon, wanted: WantedTasks) -> Sequence[PulledTask]:

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 
 from later.api.application.app import CLAIMS, ApiSettings, build_app
@@ -30,6 +31,7 @@ from later.store.policies import Replacement
 from later.store.schema import stored_shards
 from later.store.settings import StoreSettings
 from later.store.shared_read import JointRead
+from later.worker.firing import FIRING_EVERY_MS, ScheduleFirer
 from later.worker.ticker import Ticker, TickFunction, TickResult, start_tickers
 from later.worker.upkeep import Upkeep
 
@@ -106,12 +108,16 @@ class LocalDaemon:
         self._upkeep = Upkeep(
             store=store, metrics=self._metrics, tick_ms=TICK_MS, requeue_every_ms=TICK_MS, on_requeued=lambda: None
         )
+        firer = ScheduleFirer(
+            store=store, metrics=self._metrics, check_callback=lambda callback: None, on_created=self._signal_claims
+        )
+        self._schedule_ticker = self._upkeep.build_ticker("schedules", firer.tick, FIRING_EVERY_MS)
         self._joint_read = JointRead(store.client, [store.policies.shared_read])
         self._heartbeat_ticker = self._build_ticker("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS)
         audit_ticker = self._build_ticker("audit", self.write_audit_events, AUDIT_EVERY_MS)
         store.audit_trail.on_record = audit_ticker.wake
         self._tickers = [self._build_ticker("refresh", self.refresh, REFRESH_EVERY_MS), audit_ticker]
-        self._is_worker = False
+        self._claimed_topics: dict[str, None] = {}
 
     def _build_ticker(self, name: str, tick: TickFunction, interval_ms: int) -> Ticker:
         return Ticker.on_local_clock(name, tick, interval_ms, self._metrics.count_tick_error)
@@ -122,6 +128,7 @@ class LocalDaemon:
         await self._calls.open()
         start_tickers(self._tickers, self._metrics)
         self._upkeep.start()
+        start_tickers([self._schedule_ticker], self._metrics)
 
     async def stop(self) -> None:
         """End the calls that wait, then the tickers; whatever fails, the store is closed."""
@@ -132,14 +139,20 @@ class LocalDaemon:
             for ticker in self._tickers:
                 stack.push_async_callback(ticker.cancel)
             stack.push_async_callback(self._upkeep.stop)
+            stack.push_async_callback(self._schedule_ticker.stop)
             await self._calls.close()
 
-    def note_claims(self) -> None:
-        """Note that tasks are claimed here: from now on this process counts among the workers of the store."""
-        if not self._is_worker:
-            self._is_worker = True
+    def note_claims(self, topics: Sequence[str]) -> None:
+        """Note that tasks of these topics are claimed here: this process counts among the workers of the store then."""
+        if not self._claimed_topics:
             self._tickers.append(self._heartbeat_ticker)
             start_tickers([self._heartbeat_ticker], self._metrics)
+        self._claimed_topics.update(dict.fromkeys(topics))
+
+    def _signal_claims(self, due_at: int) -> None:
+        """Let claims that wait look at `due_at` (ms): this process has made tasks due, of whatever topics."""
+        for topic in self._claimed_topics:
+            self.claims.queues.signal(topic, due_at)
 
     async def pull_topic(self, topic: str) -> str | None:
         """Let the tasks of a topic be claimed, unless somebody wants them to be called; return why they are not.
@@ -204,6 +217,6 @@ class LocalDaemon:
         return TickResult(0, None)
 
     async def _remove_heartbeat(self) -> None:
-        if self._is_worker:
+        if self._claimed_topics:
             with suppress(LaterError):
                 await self.store.stats.remove_worker(self._instance)

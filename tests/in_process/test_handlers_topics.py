@@ -14,6 +14,7 @@ from later.client import AsyncClient
 from later.core.audit_event import AuditAction
 from later.core.errors import Conflict
 from later.core.policy_scopes import namespace_scope
+from later.puller import pull_worker
 from tests.cases import each_case
 from tests.in_process.embedded import claims_of, until, working
 
@@ -82,7 +83,10 @@ async def test_a_topic_whose_tasks_daemons_may_call_is_left_to_them_and_the_log_
     )
 
 
-async def test_a_topic_that_becomes_a_pulled_one_later_is_claimed_from_then_on(server_url: str) -> None:
+async def test_a_topic_that_becomes_a_pulled_one_later_is_claimed_from_then_on(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_worker, "RECHECK_S", 0.02)
     claims, runs = claims_of(server_url), list[float]()
     tasks = Later(claims)
     handler = tasks.handler("order")(lambda: runs.append(time.monotonic()))
