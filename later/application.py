@@ -22,6 +22,7 @@ from later.handlers.declared_schedules import ScheduleChange, is_undeclared, sch
 from later.handlers.dispatch import DEFAULT_THREADS, HandlerDispatcher
 from later.handlers.handler import Handler
 from later.handlers.handler_metrics import HandlerMetrics
+from later.handlers.shared_opening import SharedOpening
 from later.handlers.task import Task
 from later.puller.embedded_later import EmbeddedLater
 
@@ -87,7 +88,7 @@ class Later(ConnectedHandlers):
         self._signed = signed
         self._make_state = lifespan
         self._state: Any = None
-        self._entered: list[AsyncExitStack] = []
+        self._opening = SharedOpening(self._open)
         self._receiver: Receiver | None = None
         self._dispatcher = HandlerDispatcher(self, carried=self._carried, threads=threads)
 
@@ -142,26 +143,23 @@ class Later(ConnectedHandlers):
             LaterError: the embedded store cannot be used.
         """
         self.check()
-        async with AsyncExitStack() as stack:
-            if not self._entered:
-                if self._embedded is not None:
-                    await stack.enter_async_context(self._embedded)
-                    if self._callback is None:
-                        await self._embedded.pull([topic for handler in self for topic in handler.topics])
-                stack.push_async_callback(self._close)
-                if self._make_state is not None:
-                    self._state = await stack.enter_async_context(self._make_state(self))
-            self._entered.append(stack.pop_all())
+        await self._opening.enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Leave the lifespan, and close what this application has opened."""
-        opened = self._entered[0]
-        self._entered.pop()
-        if not self._entered:
-            await opened.__aexit__(kind, error, traceback)
+        await self._opening.leave(kind, error, traceback)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        if self._embedded is not None:
+            await stack.enter_async_context(self._embedded)
+            if self._callback is None:
+                await self._embedded.pull([topic for handler in self for topic in handler.topics])
+        stack.push_async_callback(self._close)
+        if self._make_state is not None:
+            self._state = await stack.enter_async_context(self._make_state(self))
 
     async def _close(self) -> None:
         """Close what this application has opened, while an embedded store is still open."""
@@ -371,7 +369,7 @@ class Later(ConnectedHandlers):
         finally:
             self._url, self._callback, self._patience, self._backend = settings
             self._embedded, self._async_client, self._sync_client = connected
-            if not self._entered:
+            if not self._opening.is_open:
                 self._dispatcher.close()
 
     def _get_receiver(self) -> Receiver:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ import pytest
 from later import Handler, Handlers, Later, Signed, Task
 from later.client.answers import Info
 from later.core.errors import Exists, HandlerExists, NotConfigured, NotFound, Refused
+from later.core.retry import Outcome
 from later.handlers.context import variables
+from later.puller.claim_source import HandlerClaim
 from tests.builders import NOW
 from tests.cases import each_case
 from tests.client.api_servers import ApiServer, StubAnswer, api_server, stub_server
@@ -322,6 +324,68 @@ async def test_the_lifespan_is_entered_once_and_is_the_state_of_tasks() -> None:
         assert tasks._get_receiver()._state() == "pool"
         await tasks._dispatcher.dispatch(task_of("work", state=tasks._state), "")
     assert (events, seen) == (["opened", "closed"], ["pool"])
+
+
+class WaitingClaims:
+    """A source of claims that has none. `waiting` counts the claims that wait."""
+
+    lease_s = 30.0
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.changed = asyncio.Event()
+
+    async def claim(self, topics: Sequence[str], limit: int, wait_s: float) -> list[HandlerClaim]:
+        self.waiting += 1
+        self.changed.set()
+        await asyncio.Event().wait()
+        return []
+
+    async def settle(self, lease: str, outcome: Outcome) -> bool:
+        return True
+
+    async def extend(self, leases: Sequence[str]) -> Sequence[str]:
+        return []
+
+    async def give_back(self, lease: str) -> None: ...
+
+    async def wait_for(self, waiting: int) -> None:
+        async with asyncio.timeout(20):
+            while self.waiting < waiting:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@each_case("starts_within", [False, True])
+async def test_workers_and_what_runs_beside_them_share_one_lifespan(starts_within: bool) -> None:
+    events, claims = list[str](), WaitingClaims()
+
+    def start_worker() -> asyncio.Task[None]:
+        return asyncio.create_task(tasks.work(claims=claims, drain=0))
+
+    @asynccontextmanager
+    async def lifespan(app: Later) -> AsyncIterator[str]:
+        within = [start_worker()] if starts_within else []
+        await asyncio.sleep(0)
+        events.append("opened")
+        yield "pool"
+        await stop(within)
+        events.append("closed")
+
+    async def stop(workers: list[asyncio.Task[None]]) -> None:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    tasks = Later("http://127.0.0.1:1", lifespan=lifespan)
+    register(tasks)
+    workers = [start_worker(), start_worker()]
+    async with tasks:
+        workers.append(start_worker())
+        await claims.wait_for(4 if starts_within else 3)
+    assert events == ["opened"]
+    await stop(workers)
+    assert events == ["opened", "closed"]
 
 
 def test_under_wsgi_handlers_create_tasks_and_leave_no_connections(api: ApiServer) -> None:

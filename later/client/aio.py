@@ -30,7 +30,7 @@ from later.client.batch_call import BatchItem, BatchRun, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
 from later.client.calls import IfExistsValue, MovedTasks, State
-from later.client.connection_settings import check_settings, forget_after_fork
+from later.client.connection_settings import check_settings
 from later.client.create_queue import CreateQueue
 from later.client.machine_clock import monotonic_s
 from later.client.policy_check import (
@@ -44,6 +44,7 @@ from later.client.policy_check import (
 from later.client.schedule_calls import CatchUpValue
 from later.core.durations import Seconds
 from later.core.errors import LaterError, Refused, Unavailable
+from later.core.forks import call_after_fork
 from later.core.policy import PolicyValue
 from later.core.policy_scopes import Policies, PolicyScope
 from later.core.task import Draft
@@ -92,7 +93,7 @@ class AsyncClient:
         self._coalesce = coalesce
         self._policies = AppliedPolicies()
         self._loops: dict[asyncio.AbstractEventLoop, _LoopState] = {}
-        forget_after_fork(self)
+        call_after_fork(self.forget_connections)
 
     # Tasks
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import weakref
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from later.address_types import http_url
 from later.core.api_keys import check_key_text
@@ -37,26 +35,3 @@ def check_settings(url: str, key: str | None, ca: str | None, patience: Seconds)
         )
     except ValueError as error:
         raise ConfigError(f"expected {error}") from None
-
-
-class Forgetful(Protocol):
-    """A client that can forget its connections, so that the child of a fork does not use its parent's."""
-
-    def forget_connections(self) -> None: ...
-
-
-_clients: weakref.WeakSet[Forgetful] = weakref.WeakSet()
-
-
-def forget_after_fork(client: Forgetful) -> None:
-    """Let a client forget its connections in each process that is forked from this one."""
-    _clients.add(client)
-
-
-def _forget_all() -> None:
-    for client in [*_clients]:
-        client.forget_connections()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forget_all)

@@ -32,7 +32,7 @@ from later.client.batch_call import BatchItem, BatchRun, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
 from later.client.calls import IfExistsValue, MovedTasks, State
-from later.client.connection_settings import check_settings, forget_after_fork
+from later.client.connection_settings import check_settings
 from later.client.machine_clock import monotonic_s
 from later.client.policy_check import (
     AppliedPolicies,
@@ -45,6 +45,7 @@ from later.client.policy_check import (
 from later.client.schedule_calls import CatchUpValue
 from later.core.durations import Seconds
 from later.core.errors import LaterError, Refused, Unavailable
+from later.core.forks import call_after_fork
 from later.core.policy import PolicyValue
 from later.core.policy_scopes import Policies, PolicyScope
 from later.core.task import Draft
@@ -84,7 +85,7 @@ class Client:
         self._check = check
         self._policies = AppliedPolicies()
         self._forget()
-        forget_after_fork(self)
+        call_after_fork(self.forget_connections)
 
     # Tasks
 

@@ -77,3 +77,13 @@ class Dead(ControlException):
 
     def to_outcome(self) -> Outcome:
         return Outcome(kind=OutcomeKind.GONE, reason="dead", message=self.reason)
+
+
+def find_control(error: BaseException) -> ControlException | None:
+    """Return the control exception that an error is, or that is all of a group, as a `TaskGroup` raises it.
+
+    A group of several exceptions is an ordinary error: no one of them may speak for the others.
+    """
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, ControlException) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import copy_context
 from functools import lru_cache, partial
 from typing import Any
 
@@ -74,12 +75,13 @@ async def _make(
 
 @asynccontextmanager
 async def _in_thread(manager: Any, runner: FunctionRunner) -> AsyncIterator[Any]:
-    """Enter and leave a generator that may block in the threads of the run."""
-    value = await runner.run(manager.__enter__, {})
+    """Enter and leave a generator that may block in the threads of the run, in one context: it may reset variables."""
+    context = copy_context()
+    value = await runner.run(manager.__enter__, {}, context)
     try:
         yield value
     except BaseException as error:
-        if not await runner.run(partial(manager.__exit__, type(error), error, error.__traceback__), {}):
+        if not await runner.run(partial(manager.__exit__, type(error), error, error.__traceback__), {}, context):
             raise
     else:
-        await runner.run(partial(manager.__exit__, None, None, None), {})
+        await runner.run(partial(manager.__exit__, None, None, None), {}, context)

@@ -9,9 +9,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
 
+from later.core.forks import call_after_fork
 from later.core.retry import Outcome, OutcomeKind
 from later.handlers.context import Carried, restored_context
-from later.handlers.control import ControlException
+from later.handlers.control import find_control
 from later.handlers.dependencies import make_arguments
 from later.handlers.handler import Handler
 from later.handlers.handler_metrics import HandlerMetrics
@@ -40,6 +41,7 @@ class HandlerDispatcher:
         self.metrics: HandlerMetrics | None = None
         self._closing: set[asyncio.Task[None]] = set()
         """Dependencies that are closed when the threads have ended that use them."""
+        call_after_fork(self._forget_threads)
 
     def close(self) -> None:
         """End the threads, each when its function has returned."""
@@ -97,11 +99,11 @@ class HandlerDispatcher:
                     result = await self._with_middlewares(entry, payload, runner)(task)
             if handler.strict and result is not True:
                 return Outcome(kind=OutcomeKind.FAILED, reason="result", message=f"returned {result!r}")
-        except ControlException as control:
-            return control.to_outcome()
         except MemoryError:
             raise
         except (Exception, asyncio.CancelledError) as error:
+            if (control := find_control(error)) is not None:
+                return control.to_outcome()
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
             if isinstance(error, TimeoutError) and limit_s is not None and limit.expired():
@@ -131,11 +133,10 @@ class HandlerDispatcher:
         try:
             injected = await make_arguments(handler.parameters, task, runner, stack, {})
             result: object = await runner.run(handler.function, {**payload, **injected})
-        except ControlException:
-            await stack.aclose()
-            raise
         except BaseException as error:
-            if runner.is_running:
+            if find_control(error) is not None:
+                await stack.aclose()
+            elif runner.is_running:
                 self._close_later(stack, error, runner)
             else:
                 await stack.__aexit__(type(error), error, error.__traceback__)
@@ -156,6 +157,11 @@ class HandlerDispatcher:
         closing = asyncio.create_task(close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+
+    def _forget_threads(self) -> None:
+        """Forget the threads of a parent process."""
+        self._pool = None
+        self._closing = set()
 
     def _executor(self) -> Executor:
         if self._pool is None:

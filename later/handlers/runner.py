@@ -62,15 +62,20 @@ class FunctionRunner:
         """True if a thread still runs whose attempt has ended: threads cannot be cancelled."""
         return self._last is not None and not self._last.done()
 
-    async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        """Call a function, and wait for it; return what it returns.
+    async def run(
+        self,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        context: contextvars.Context | None = None,
+    ) -> Any:
+        """Call a function, and wait for it; return what it returns. A thread has a copy of this context, or `context`.
 
         Raises:
             BaseException: the function raised it.
         """
         if _is_async(function):
             return await function(**arguments)
-        context = contextvars.copy_context()
+        context = context or contextvars.copy_context()
         self._last = self._executor.submit(context.run, partial(_call, function, arguments))
         result = await asyncio.wrap_future(self._last)
         return await result if inspect.isawaitable(result) else result

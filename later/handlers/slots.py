@@ -7,6 +7,8 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 
+from later.core.forks import call_after_fork
+
 
 class Slots:
     """A number of slots. One is free again when its function has returned, not when nobody waits for it any more."""
@@ -16,6 +18,7 @@ class Slots:
         self._lock = threading.Lock()
         self._free = size
         self._waiters: deque[Future[None]] = deque()
+        call_after_fork(self._forget_runs)
 
     @property
     def free(self) -> int:
@@ -52,6 +55,12 @@ class Slots:
                     waiter.set_result(None)
                     return
             self._free += 1
+
+    def _forget_runs(self) -> None:
+        """Forget the runs of a parent process. One of its threads may have held the lock."""
+        self._lock = threading.Lock()
+        self._free = self.size
+        self._waiters = deque()
 
     def _leave(self, waiter: Future[None]) -> bool:
         """Wait no longer. Return False if the slot was given just now."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from later.client import AsyncClient, Client, aio, connection_settings, draft, policy_check, sync
+from later.client import AsyncClient, Client, aio, draft, policy_check, sync
 from later.client.aio_session import AioSession
+from later.core import forks
 from later.core.api_keys import make_key_text
 from later.core.errors import (
     CallFailed,
@@ -299,7 +300,7 @@ def test_a_child_process_forgets_the_connections_of_its_parent() -> None:
     with stub_server(StubAnswer(200, {"id": "a"}), protocol="HTTP/1.1") as server, Client(server.url) as client:
         client.delete("a")
         [connection] = client._connections
-        connection_settings._forget_all()
+        forks._call_all()
         client.delete("a")
         assert server.connections == 2
         connection.close()
@@ -312,7 +313,7 @@ async def test_a_child_process_forgets_the_sessions_of_its_parent() -> None:
             [state] = client._loops.values()
             assert isinstance(state.session, AioSession)
             connector = state.session._session.connector
-            connection_settings._forget_all()
+            forks._call_all()
             await client.delete("a")
         assert server.connections == 2
         assert connector is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -449,3 +451,92 @@ async def test_a_run_for_which_there_can_be_no_thread_takes_no_slot() -> None:
     with pytest.raises(ValueError, match="max_workers"):
         await HandlerDispatcher(handlers, threads=0).dispatch(task_of("order"), "")
     assert handler.slots.free == handler.concurrency
+
+
+def group(*errors: Exception) -> ExceptionGroup[Exception]:
+    return ExceptionGroup("unhandled errors in a TaskGroup", errors)
+
+
+@each_case(
+    ("error", "outcome"),
+    [
+        (group(Dead("no order")), Outcome(kind=OutcomeKind.GONE, reason="dead", message="no order")),
+        (group(group(Retry("locked", after=2))), failed("retry", "locked", 2000)),
+        (
+            group(Retry("locked"), Dead("no order")),
+            failed("raised", "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)"),
+        ),
+        (
+            group(Busy(), KeyError("x")),
+            failed("raised", "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)"),
+        ),
+    ],
+)
+async def test_a_group_of_one_control_exception_means_that_one_and_any_other_group_is_a_failure(
+    error: Exception, outcome: Outcome
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    assert await dispatch(fail) == outcome
+
+
+async def test_a_dependency_does_not_see_a_control_exception_of_a_task_group_as_an_error() -> None:
+    seen: list[str] = []
+
+    async def session() -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception:
+            seen.append("rollback")
+            raise
+        seen.append("commit")
+
+    async def work(session: Annotated[None, Depends(session)]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(refuse())
+
+    async def refuse() -> None:
+        raise Dead("no order")
+
+    handlers = Handlers()
+    handlers.handler("order")(work)
+    assert (await HandlerDispatcher(handlers).dispatch(task_of("order"), "")).kind is OutcomeKind.GONE
+    assert seen == ["commit"]
+
+
+async def test_a_generator_in_a_thread_can_reset_the_context_variable_that_it_has_set() -> None:
+    ended: list[str] = []
+
+    def request_id() -> Iterator[str]:
+        token = REQUEST_ID.set("own")
+        yield REQUEST_ID.get()
+        REQUEST_ID.reset(token)
+        ended.append(REQUEST_ID.get("none"))
+
+    def work(request_id: Annotated[str, Depends(request_id)]) -> None:
+        assert request_id == "own"
+
+    handlers = Handlers()
+    handlers.handler("order")(work)
+    dispatcher = HandlerDispatcher(handlers)
+    assert await dispatcher.dispatch(task_of("order"), "") == DONE
+    assert ended == [REQUEST_ID.get("none")]
+    dispatcher.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks on Windows")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of the thread that must not be needed
+def test_threads_and_slots_that_were_used_before_a_fork_are_new_in_the_child() -> None:
+    handlers = Handlers()
+    handler = handlers.handler("order", concurrency=1)(lambda: None)
+    dispatcher = HandlerDispatcher(handlers)
+    assert asyncio.run(dispatcher.dispatch(task_of("order"), "")) == DONE
+    assert asyncio.run(handler.slots.acquire())
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        os._exit(0 if asyncio.run(dispatcher.dispatch(task_of("order"), "")) == DONE else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert handler.slots.free == 0
+    dispatcher.close()
