@@ -63,7 +63,7 @@ def _operation_text(document: Mapping[str, Any], method: str, path: str, operati
     lines += _parameter_lines([each for each in operation["parameters"] if each["in"] == "query"])
     body = operation.get("requestBody")
     if body is not None:
-        lines += _body_lines(document, body["content"]["application/json"], "application/x-ndjson" in body["content"])
+        lines += _body_lines(document, body["content"]["application/json"], body.get("description", ""))
     lines += ["", *_answer_lines(operation["responses"])]
     return "\n".join(lines) + "\n"
 
@@ -80,12 +80,11 @@ def _parameter_lines(parameters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield from (f"| `{each['name']}` | {each['description']} |" for each in parameters)
 
 
-def _body_lines(document: Mapping[str, Any], content: Mapping[str, Any], takes_lines: bool) -> Iterator[str]:
+def _body_lines(document: Mapping[str, Any], content: Mapping[str, Any], description: str) -> Iterator[str]:
     schema = _resolve(document, content["schema"])
     if schema["type"] == "array":
         name = schema["items"]["$ref"].rpartition("/")[2]
-        lines = ", or lines of them (`Content-Type: application/x-ndjson`)" if takes_lines else ""
-        yield from ("", f"An array of up to {schema['maxItems']:,} bodies of `{name}`{lines}.")
+        yield from ("", f"An array of up to {schema['maxItems']:,} bodies of `{name}`. {description}")
     elif schema["properties"]:
         required = schema.get("required", ())
         yield from ("", "| in the body | |", "|---|---|")

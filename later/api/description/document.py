@@ -174,9 +174,10 @@ def _request_body(operation: Operation) -> dict[str, Any]:
     content: dict[str, Any] = {JSON: {"schema": reference(operation.request)}}
     if operation.example is not None:
         content[JSON]["example"] = operation.example
-    if operation.takes_lines:
-        content[NDJSON] = {"schema": {"type": "string"}}
-    return {"required": not operation.may_lack_body, "content": content}
+    body: dict[str, Any] = {"required": not operation.may_lack_body, "content": content}
+    if operation.takes_lines:  # in words: generators of clients leave out operations with two kinds of bodies
+        body["description"] = f"Also taken: the items as lines of JSON, with `Content-Type: {NDJSON}`."
+    return body
 
 
 def _success(operation: Operation) -> dict[str, Any]:
