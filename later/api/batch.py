@@ -269,9 +269,10 @@ class BatchHandlers:
         self, tasks: Sequence[Task | Refused], answers: Sequence[CreateResult | LaterError]
     ) -> BatchCreateResponse:
         """Count the items in the metrics, and return the answer."""
-        errors = _count_errors(answers)
-        conflicts = sum(isinstance(answer, Conflict) for answer in answers)
-        created = sum(answer is True for answer in answers)
+        others = [answer for answer in answers if answer is not True]
+        created = len(answers) - len(others)
+        errors = _count_errors(others, created)
+        conflicts = sum(isinstance(answer, Conflict) for answer in others)
         existing = len(answers) - errors.refused - errors.failed - conflicts - created
         self._metrics.tasks_created.inc(created)
         self._metrics.tasks_duplicate.inc(existing + conflicts)
@@ -279,7 +280,7 @@ class BatchHandlers:
         return BatchCreateResponse(
             created=created,
             existing=existing,
-            updated=sum(isinstance(answer, UpdatedTask) for answer in answers) or UNSET,
+            updated=sum(isinstance(answer, UpdatedTask) for answer in others) or UNSET,
             refused=errors.refused + conflicts,
             failed=errors.failed,
             results=[_create_result(task, answer) for task, answer in zip(tasks, answers, strict=True)],
@@ -317,8 +318,8 @@ def _answers_of_items(
     return answers
 
 
-def _count_errors(answers: Sequence[object]) -> ErrorCounts:
-    """Count the errors among the answers.
+def _count_errors(answers: Sequence[object], done: int = 0) -> ErrorCounts:
+    """Count the errors among the answers; besides, `done` items succeeded.
 
     Raises:
         LaterError: the first failure, if no item succeeded; then the whole batch may be sent again.
@@ -326,7 +327,7 @@ def _count_errors(answers: Sequence[object]) -> ErrorCounts:
     missing = sum(isinstance(answer, NotFound) for answer in answers)
     refused = sum(isinstance(answer, Refused) for answer in answers)
     failures = [a for a in answers if isinstance(a, LaterError) and not isinstance(a, NotFound | Refused | Conflict)]
-    if failures and len(failures) + refused == len(answers):
+    if failures and len(failures) + refused == len(answers) + done:
         raise failures[0]
     faults = [failure for failure in failures if isinstance(failure, StoreFault)]
     if faults:

@@ -203,7 +203,8 @@ def check_content(text: str | None) -> str:
     """
     if not text:
         return ""
-    utf8_size("content", text)
+    if not text.isascii():
+        utf8_size("content", text)
     return text
 
 

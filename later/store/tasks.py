@@ -82,7 +82,8 @@ class Tasks:
         forget_times: list[tuple[Argument, Argument]] = [(name, batch.forget_at) for name in counters] if batch else []
         commands: list[Command] = []
         may_be_pulled = False
-        targets = [(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks]
+        shard_of = self._keys.shard_of
+        targets = [(shard_of(task.id), task.topic.encode()) for task in tasks]
         groups = group_in_order(tasks, targets, _chosen_id)
         for (shard, topic), some, _ in groups:
             delay, unack, error, _ = shard.buckets(topic)
@@ -92,7 +93,7 @@ class Tasks:
             arguments: list[Argument] = [topic, len(counters), *chain.from_iterable(forget_times)]
             for task in some:
                 expires_at: Argument = "" if task.expires_at is None else task.expires_at
-                chosen: Argument = name_of(task).encode() if task.is_namespaced_uuid else int(task.own_id)
+                chosen: Argument = name_of(task).encode() if task.is_namespaced_uuid else b"1" if task.own_id else b"0"
                 arguments += [pack_id(task.id), encode_task(task), task.execute_at, chosen, expires_at]
             commands.append(scripts.CREATE.call(keys, arguments))
             may_be_pulled = may_be_pulled or not some[0].callback

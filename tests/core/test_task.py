@@ -173,6 +173,11 @@ class TestId:
     @example("0000000_-0000-4000-8000-000000000000")
     @example("00000000-0000-4000-800-0000000000000")
     @example("-" * 36)
+    @example("00000000-0000-4000-8000-00000--00000")
+    @example("00000000-0000-4000-8000-00000000000A")
+    @example("00000000-0000-4000-8000-0000000 0000")
+    @example("00000000-0000-4000-c000-000000000000")
+    @example("0000000-0-0000-4000-8000-00000000000")
     def test_an_id_is_unpacked_as_it_was_packed(self, task_id: str) -> None:
         assert unpack_id(pack_id(task_id)) == task_id
 
