@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -12,6 +14,8 @@ from later.core.origin import Origin
 from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.open import Store
+from later.store.scripts import MAX_TOPICS
+from later.store.tasks import MAX_CLAIM_BYTES
 from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopics, WorkerSnapshot
 from later.worker.dispatcher import Dispatcher
 from later.worker.fair_share import FairShare
@@ -86,9 +90,8 @@ class Claimer:
         if not self._fair_share.free:
             return TickResult(0, None)
         due, requests = await self._plan(snapshot.delay, policies, now)
-        results = await self._store.tasks.claim(requests, now, now + self._lease_ms)
+        results, begun, due_again_at = await self._claim(requests, now)
         claimed = [result for result in results if isinstance(result, ClaimResult)]
-        begun, due_again_at = await self._dispatcher.dispatch(claimed, now)
         self._metrics.orphan_entries.inc(sum(result.orphans for result in claimed))
         await self._throttle.on_claim_end(begun)
         self._forget_idle_origins(now)
@@ -144,6 +147,37 @@ class Claimer:
             requests = [_with_lease_of_topic(request, policies) for request in requests]
         return due, requests
 
+    async def _claim(
+        self, requests: Sequence[ClaimRequest], now: int
+    ) -> tuple[list[ClaimResult | LaterError], Counter[str], int | None]:
+        """Claim, and begin deliveries; return the results, and what `Dispatched` has.
+
+        A script call takes a hundred topics. The deliveries of each call begin while the store carries out the next.
+
+        Raises:
+            StoreDown: whether some of it was claimed is not known. The deliveries of the rest have begun.
+        """
+        parts = split_by_topic(requests, MAX_TOPICS)
+        lease_end, max_bytes = now + self._lease_ms, MAX_CLAIM_BYTES // len(parts)
+        claims = [asyncio.ensure_future(self._store.tasks.claim(part, now, lease_end, max_bytes)) for part in parts]
+        results: list[ClaimResult | LaterError] = []
+        begun: Counter[str] = Counter()
+        due_times: list[int] = []
+        failure: Exception | None = None
+        for claim in claims:  # all of them, whatever fails: otherwise what was claimed would wait for its leases to end
+            try:
+                results += (answers := await claim)
+                claimed = [answer for answer in answers if isinstance(answer, ClaimResult)]
+                dispatched = await self._dispatcher.dispatch(claimed, now)
+            except Exception as error:
+                failure = failure or error
+                continue
+            begun.update(dispatched.begun)
+            due_times += [] if dispatched.due_again_at is None else [dispatched.due_again_at]
+        if failure is not None:
+            raise failure
+        return results, begun, min(due_times, default=None)
+
     def _forget_idle_origins(self, now: int) -> None:
         if not self._forget_at - FORGET_EVERY_MS <= now < self._forget_at:
             self._forget_at = now + FORGET_EVERY_MS
@@ -189,3 +223,16 @@ class Claimer:
 def _with_lease_of_topic(request: ClaimRequest, policies: Policies) -> ClaimRequest:
     extra_ms = policies.for_topic(request.topic).timeout_ms - policies.daemon.timeout_ms
     return request._replace(lease_extra_ms=extra_ms)
+
+
+def split_by_topic(requests: Sequence[ClaimRequest], topics: int) -> list[list[ClaimRequest]]:
+    """Return the requests in order, in at least one list, each of at most so many topics; none is in two of them."""
+    parts: list[list[ClaimRequest]] = [[]]
+    names = set[str]()
+    for request in requests:
+        if len(names) == topics and request.topic not in names:
+            parts.append([])
+            names.clear()
+        parts[-1].append(request)
+        names.add(request.topic)
+    return parts

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from later.core.errors import StoreDown
+from later.store.scripts import MAX_TOPICS
 from later.store.tasks import Tasks
-from later.store.types import WorkerSnapshot
+from later.store.types import ClaimRequest, WorkerSnapshot
+from later.worker.claimer import split_by_topic
 from later.worker.dispatcher import STARTS_PER_TURN
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
@@ -98,3 +103,48 @@ async def test_the_deliveries_of_a_claim_begin_a_few_in_each_turn_of_the_event_l
     sender.may_answer.set()
     await worker.deliveries.drain(60)
     assert len(sender.calls) == 100
+
+
+async def test_deliveries_of_the_first_hundred_topics_begin_while_others_are_claimed(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, claim, sizes = FakeSender(), Tasks.claim, list[int]()
+
+    async def claim_in_turn(tasks: Tasks, requests: Sequence[ClaimRequest], *arguments: Any) -> Any:
+        sizes.append(len(requests))
+        if len(sizes) > 1:
+            await asyncio.wait_for(sender.called.wait(), 60)
+        return await claim(tasks, requests, *arguments)
+
+    monkeypatch.setattr(Tasks, "claim", claim_in_turn)
+    worker = ManualWorker(store, sender)
+    await create_topics(store, MAX_TOPICS + 50)
+    assert await worker.work() == MAX_TOPICS + 50
+    assert sizes == [MAX_TOPICS, 50]
+
+
+async def test_what_was_claimed_is_delivered_although_the_store_goes_away_during_another_claim(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, claim, calls = FakeSender(), Tasks.claim, list[int]()
+
+    async def fail_once(tasks: Tasks, requests: Sequence[ClaimRequest], *arguments: Any) -> Any:
+        calls.append(len(requests))
+        if len(calls) == 1:
+            raise StoreDown("the store went away", unknown=True)
+        return await claim(tasks, requests, *arguments)
+
+    monkeypatch.setattr(Tasks, "claim", fail_once)
+    worker = ManualWorker(store, sender)
+    await create_topics(store, MAX_TOPICS + 50)
+    with pytest.raises(StoreDown):
+        await worker.claimer.tick(NOW)
+    await worker.deliveries.drain(60)
+    assert len(sender.calls) == 50
+
+
+def test_the_requests_of_a_topic_stay_together() -> None:
+    requests = [ClaimRequest(topic, shard, 1) for topic in ("a", "b", "c") for shard in range(2)]
+    parts = split_by_topic(requests, 2)
+    assert parts == [requests[:4], requests[4:]]
+    assert split_by_topic([], 2) == [[]]

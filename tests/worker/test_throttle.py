@@ -260,8 +260,8 @@ class TestRetryAfter:
         worker = ManualWorker(store, sender := FakeSender())
         claim = worker.store.tasks.claim
 
-        async def claim_and_hold(requests: list[ClaimRequest], now: int, lease_end: int) -> object:
-            results = await claim(requests, now, lease_end)
+        async def claim_and_hold(requests: list[ClaimRequest], now: int, lease_end: int, max_bytes: int) -> object:
+            results = await claim(requests, now, lease_end, max_bytes)
             await worker.held_origins.hold("order", Origin("http", "127.0.0.1", 8888), NOW + 1000)
             return results
 
