@@ -17,6 +17,8 @@ from later.core.task import Task, decode_task, unpack_id
 from later.store import scripts
 from later.store.client import StoreClient
 from later.store.keys import Bucket, Keys, Shard, expiry_member, glob_escape
+from later.store.schedule_check import ScheduleCheck
+from later.store.schedules import Schedules
 from later.store.scripts import Argument, Command, Script
 
 SLICE = 200
@@ -31,7 +33,7 @@ UNKNOWN_TOPIC = b"unknown"
 
 
 class Defect(StrEnum):
-    """A defect of a task, of a topic's wake entry, or of a claim record."""
+    """A defect of a task, of a topic's wake entry, of a claim record, or of a schedule."""
 
     SEVERAL = "several"
     NOWHERE = "nowhere"
@@ -43,6 +45,9 @@ class Defect(StrEnum):
     WAKE_STALE = "wake-stale"
     WAKE_WRONG = "wake-wrong"
     CLAIM_ENDLESS = "claim-endless"
+    SCHEDULE_TIME = "schedule-time"
+    SCHEDULE_UNLISTED = "schedule-unlisted"
+    SCHEDULE_LEFTOVER = "schedule-leftover"
 
 
 DESCRIPTIONS = {
@@ -56,13 +61,19 @@ DESCRIPTIONS = {
     Defect.WAKE_STALE: "is empty, but has a wake entry",
     Defect.WAKE_WRONG: "has a wrong wake entry",
     Defect.CLAIM_ENDLESS: "has no end",
+    Defect.SCHEDULE_TIME: "is missing among those that fire, or is there by mistake",
+    Defect.SCHEDULE_UNLISTED: "is missing in the list of schedules",
+    Defect.SCHEDULE_LEFTOVER: "is gone, but left behind",
 }
+
+SCHEDULE_DEFECTS = (Defect.SCHEDULE_TIME, Defect.SCHEDULE_UNLISTED, Defect.SCHEDULE_LEFTOVER)
 
 
 class Finding(NamedTuple):
-    """A defect of the task `id`, of the wake entry of a topic's `bucket`, or of a claim record (both are None then).
+    """A defect of the task `id`, of the wake entry of a topic's `bucket`, or (both are None) of a record or schedule.
 
-    `topic` is None if it is unknown; `where` lists the places in which the task was found, or has the record's id.
+    `topic` is None if it is unknown; `where` lists the places in which the task was found, or has the id of the claim
+    record or schedule.
     """
 
     kind: Defect
@@ -76,6 +87,8 @@ class Finding(NamedTuple):
         topic = "" if self.topic is None else f"topic '{_printable(self.topic)}', "
         where = f": {', '.join(self.where)}" if self.where else ""
         subject = "claim record" if self.bucket is None else f"bucket {self.bucket}"
+        if self.kind in SCHEDULE_DEFECTS:
+            subject = "schedule"
         if self.id is not None:
             subject = f"task {unpack_id(self.id)!r}"
         return f"{subject} ({topic}shard {self.shard}) {DESCRIPTIONS[self.kind]}{where}"
@@ -130,6 +143,7 @@ class Doctor:
         self.entries = 0
         self._client = client
         self._keys = keys
+        self._schedules = ScheduleCheck(client, Schedules(client, keys))
         self._buckets: dict[int, list[bytes]] = {}
         """The bucket keys of each shard."""
 
@@ -155,15 +169,19 @@ class Doctor:
                 yield finding
             async for finding in self._record_findings(shard):
                 yield finding
+            async for kind, *where in self._schedules.defects(shard):
+                yield Finding(Defect(f"schedule-{kind}"), shard.index, None, None, None, tuple(filter(None, where)))
 
     async def repair(self, finding: Finding, now: int) -> bool:
         """Repair the subject of a finding, in its present state. Return False if nothing is wrong any more.
 
         A task stays in the first of the `PREFERENCE` buckets of its own topic that holds it. If none does, it becomes
         due now, or, if its body cannot be read, dead in the topic "unknown". An id without a body is removed. A claim
-        record is kept for as long as a claim may last.
+        record is kept for as long as a claim may last. A schedule fires and is listed as its definition and state say.
         """
         shard = self._keys.shards[finding.shard]
+        if finding.kind in SCHEDULE_DEFECTS:
+            return await self._schedules.repair(shard, *finding.where)
         if finding.kind is Defect.CLAIM_ENDLESS:
             record = shard.claim_record(finding.where[0])
             return bool(await self._client.execute("doctor", ("PEXPIRE", record, MAX_CLAIM_LEASE_MS, "NX")))

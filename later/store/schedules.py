@@ -89,7 +89,7 @@ class ScheduleMove(NamedTuple):
     state: ScheduleState
 
 
-class _Read(NamedTuple):
+class RawSchedule(NamedTuple):
     """A schedule as it was read: the bytes of its definition and its state, b"" if there is none."""
 
     id: str
@@ -167,6 +167,15 @@ class Schedules:
 
         await self._change(id, note)
 
+    async def restore(self, id: str) -> bool:
+        """Write again when a schedule fires and that it is listed; remove what is left of one that is not whole.
+
+        Return False if it has changed meanwhile. Raises StoreFault: this version cannot read it.
+        """
+        read = await self._read(id)
+        before = read.parse()
+        return await self._set(read, before, before, self._max_schedules)
+
     async def count(self) -> int:
         """Return how many schedules there are."""
         counts: list[Command] = [("HLEN", shard.schedules) for shard in self._keys.shards]
@@ -191,21 +200,23 @@ class Schedules:
                 return before, after
         raise _changed_each_time(id)
 
-    async def _read(self, id: str) -> _Read:
+    async def _read(self, id: str) -> RawSchedule:
         shard = self._keys.shard_of(id)
         commands: list[Command] = [("HGET", shard.schedule_states, id), ("HGET", shard.schedules, id)]
         state, definition = await self._client.execute_all("schedules", commands)
-        return _Read(id, shard, definition or b"", state or b"")
+        return RawSchedule(id, shard, definition or b"", state or b"")
 
-    async def _read_to_put(self, id: str) -> tuple[_Read, int]:
+    async def _read_to_put(self, id: str) -> tuple[RawSchedule, int]:
         """Return a schedule as it is, and how many there are in other shards."""
         own = self._keys.shard_of(id)
         counts: list[Command] = [("HLEN", shard.schedules) for shard in self._keys.shards if shard is not own]
         reads: list[Command] = [("HGET", own.schedule_states, id), ("HGET", own.schedules, id)]
         *others, state, definition = await self._client.execute_all("schedules", [*counts, *reads])
-        return _Read(id, own, definition or b"", state or b""), sum(others)
+        return RawSchedule(id, own, definition or b"", state or b""), sum(others)
 
-    async def _set(self, read: _Read, before: StoredSchedule | None, after: StoredSchedule | None, room: int) -> bool:
+    async def _set(
+        self, read: RawSchedule, before: StoredSchedule | None, after: StoredSchedule | None, room: int
+    ) -> bool:
         """Replace a schedule that was read, if it has not changed meanwhile. Its shard has room for `room` of them.
 
         Raises:
@@ -246,7 +257,7 @@ class Schedules:
         entries = sorted((int(float(at)), id.decode()) for answer in found for id, at in pairs(answer))
         is_more = len(entries) >= limit
         next_times = [int(float(answer[1])) for answer in following if answer]
-        reads = await self._read_each([id for _, id in entries[:limit]])
+        reads = await self.read_each([id for _, id in entries[:limit]])
         is_more = is_more or len(reads) < len(entries)
         schedules: list[DueSchedule] = []
         unreadable: list[str] = []
@@ -300,7 +311,7 @@ class Schedules:
         schedules: list[StoredSchedule] = []
         size = read_count = 0
         while read_count < len(positions) and size < MAX_PAGE_BYTES:
-            reads = await self._read_each([position.id for position in positions[read_count:]])
+            reads = await self.read_each([position.id for position in positions[read_count:]])
             schedules += [schedule for read in reads if (schedule := read.parse_if_readable()) is not None]
             size += sum(len(read.definition) for read in reads)
             read_count += len(reads)
@@ -325,9 +336,9 @@ class Schedules:
         return [SchedulePosition(*parse_schedule_member(member)) for member in members[:limit]], len(members) <= limit
 
     async def _get_each(self, ids: Sequence[str]) -> list[StoredSchedule | None]:
-        return [read.parse() for read in await self._read_each(ids)]
+        return [read.parse() for read in await self.read_each(ids)]
 
-    async def _read_each(self, ids: Sequence[str]) -> list[_Read]:
+    async def read_each(self, ids: Sequence[str]) -> list[RawSchedule]:
         """Return the first of these schedules, as many as fit into one round trip: one at least.
 
         The states are read first: if a definition is newer than its state, no move from that state succeeds.
@@ -346,14 +357,14 @@ class Schedules:
 
         states = await fan_out(self._client, "schedules", ids, locate, read_states)
         definitions = await fan_out_reads(self._client, "schedules", ids, locate, read_definitions)
-        reads: list[_Read] = []
+        reads: list[RawSchedule] = []
         for id, state, definition in zip(ids, states, definitions, strict=True):
             for answer in (state, definition):
                 if isinstance(answer, LaterError):
                     raise answer
             if definition == UNREAD:
                 break
-            reads.append(_Read(id, self._keys.shard_of(id), definition or b"", state or b""))
+            reads.append(RawSchedule(id, self._keys.shard_of(id), definition or b"", state or b""))
         return reads
 
 

@@ -19,9 +19,17 @@ from later.core.schedule import (
     move_on,
     plan_firings,
 )
-from later.store.schedules import POSTPONE_MS, DueSchedule, ScheduleMove, SchedulePosition, Schedules
+from later.store.schedules import (
+    POSTPONE_MS,
+    DueSchedule,
+    RawSchedule,
+    ScheduleMove,
+    SchedulePosition,
+    Schedules,
+)
 from tests.builders import NOW
-from tests.store.inspection import ask
+from tests.cases import each_case
+from tests.store.inspection import ask, findings
 from tests.store_fixture import StoreFixture
 
 MINUTE = 60_000
@@ -222,6 +230,66 @@ async def test_pages_are_in_order_and_full_and_complete(store: StoreFixture) -> 
     assert await page_through(store, 3, "tea") == [[]]
     page = await store.schedules.page(2, SchedulePosition("team", "d"))
     assert page.read_to == SchedulePosition("team", "g")
+
+
+# The doctor
+
+
+async def test_the_doctor_has_nothing_to_say_about_schedules_as_they_are(store: StoreFixture) -> None:
+    for n in range(120):
+        await store.schedules.put(a_definition(f"s{n}", topic=f"n{n % 3}/t"), NOW)
+    await store.schedules.set_paused("s1", True)
+    await store.schedules.put(a_definition("ended", end=NOW / 1000), NOW)
+    due = (await store.schedules.due(NOW, 500)).schedules
+    await store.schedules.move_on([fired(found, NOW) for found in due])
+    assert await findings(store) == []
+
+
+@each_case(
+    "kind, says, commands",
+    [
+        ("schedule-time", "is missing among those that fire", [("ZREM", "firings", "good")]),
+        ("schedule-time", "is there by mistake", [("ZADD", "firings", NOW, "paused")]),
+        ("schedule-unlisted", "is missing in the list", [("ZREM", "schedule_index", "team\0good")]),
+        ("schedule-leftover", "is gone, but left behind", [("HDEL", "schedules", "good")]),
+        ("schedule-leftover", "is gone, but left behind", [("ZADD", "firings", NOW, "lost")]),
+        ("schedule-leftover", "is gone, but left behind", [("ZADD", "schedule_index", 0, "team\0lost")]),
+        ("schedule-leftover", "is gone, but left behind", [("ZADD", "schedule_index", 0, "other\0good")]),
+    ],
+)
+async def test_the_doctor_repairs_schedules(
+    store: StoreFixture, kind: str, says: str, commands: list[tuple[Any, ...]]
+) -> None:
+    await store.redis.flushdb()
+    for id in ("good", "paused"):
+        await store.schedules.put(a_definition(id, topic="team/t"), NOW)
+    await store.schedules.set_paused("paused", True)
+    for name, key, *arguments in commands:
+        shard = store.keys.shard_of(str(arguments[-1]).rpartition("\0")[2])
+        await ask(store, [(name, getattr(shard, key), *arguments)])
+    found = await findings(store)
+    assert {finding.kind for finding in found} == {kind}
+    assert all(says in str(finding) and str(finding).startswith("schedule") for finding in found)
+    for finding in found:
+        assert await store.doctor.repair(finding, NOW)
+        assert not await store.doctor.repair(finding, NOW), "it is repaired"
+    assert await findings(store) == []
+
+
+async def test_the_doctor_finds_nothing_in_schedules_that_fire_meanwhile(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.schedules.put(a_definition(end=NOW / 1000), NOW)
+    [due] = (await store.schedules.due(NOW, 10)).schedules
+    read = Schedules.read_each
+
+    async def read_then_fire(self: Schedules, ids: list[str]) -> list[RawSchedule]:
+        found = await read(self, ids)
+        await store.schedules.move_on([fired(due, NOW)])
+        return found
+
+    monkeypatch.setattr(Schedules, "read_each", read_then_fire)
+    assert await findings(store) == []
 
 
 def test_a_stored_schedule_has_only_what_was_asked_for() -> None:
