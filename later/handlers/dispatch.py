@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 from later.core.forks import call_after_fork
@@ -25,6 +25,8 @@ log = logging.getLogger("later.handlers")
 DEFAULT_THREADS = 40
 
 _DONE = Outcome(kind=OutcomeKind.DONE)
+_NO_CONTEXT = nullcontext()
+"""For applications that carry nothing: a stack for nothing takes longer than an empty handler."""
 
 
 class HandlerDispatcher:
@@ -94,7 +96,7 @@ class HandlerDispatcher:
         limit_s = min(limits_s) if limits_s else None
         token = set_current(task)
         try:
-            with restored_context(self._carried, task.context):
+            with restored_context(self._carried, task.context) if self._carried else _NO_CONTEXT:
                 async with asyncio.timeout(limit_s) as limit:
                     result = await self._with_middlewares(entry, payload, runner)(task)
             if handler.strict and result is not True:
@@ -129,6 +131,8 @@ class HandlerDispatcher:
         self, handler: Handler[Any], payload: dict[str, Any], task: Task[Any], runner: FunctionRunner
     ) -> object:
         """Make the dependencies, run the function, and close them. They see no control exception as an error."""
+        if not handler.parameters.dependencies:  # most handlers: there is nothing to close
+            return await runner.run(handler.function, {**payload, **dict.fromkeys(handler.parameters.tasks, task)})
         stack = AsyncExitStack()
         try:
             injected = await make_arguments(handler.parameters, task, runner, stack, {})

@@ -12,12 +12,25 @@ from typing import Any
 from later.api.claim_requests import WantedTasks
 from later.api.leases import lost_tokens
 from later.core.errors import LaterError, PushedTopic, StoreDown, Unavailable
-from later.core.lease import MAX_CLAIMED, decode_lease, encode_lease
+from later.core.lease import MAX_CLAIMED, Lease, decode_lease
 from later.core.retry import Outcome, OutcomeKind, nack_of
 from later.handlers.task import Task
 from later.in_process.local_daemon import LocalDaemon
 from later.puller.claim_source import HandlerClaim, LeaseDeadline
 from later.store.pull_plan import PulledTask
+
+
+class LeaseToken(str):
+    """The token of a lease that this process holds. It has the lease itself, so that nothing is decoded at its end."""
+
+    __slots__ = ("lease",)
+    lease: Lease
+
+    @classmethod
+    def of(cls, lease: Lease) -> LeaseToken:
+        token = cls(f"{lease.fence}/{lease.id}")
+        token.lease = lease
+        return token
 
 
 class LocalClaims:
@@ -54,7 +67,7 @@ class LocalClaims:
         return [self._to_claim(pulled, claimed_at, state) for pulled in tasks]
 
     async def settle(self, lease: str, outcome: Outcome) -> bool:
-        leases = {lease: decode_lease(lease)}
+        leases = {lease: _lease_of(lease)}
         with _unavailable():
             daemon = await self._daemon()
             if outcome.kind is OutcomeKind.DONE:
@@ -64,20 +77,20 @@ class LocalClaims:
             return not lost_tokens([lease], leases, answers)
 
     async def extend(self, leases: Sequence[str]) -> Sequence[str]:
-        by_token = {token: decode_lease(token) for token in leases}
+        by_token = {token: _lease_of(token) for token in leases}
         with _unavailable():
             daemon = await self._daemon()
             return await daemon.claims.leases.extend_leases(leases, by_token, int(self.lease_s * 1000))
 
     async def give_back(self, lease: str) -> None:
-        leases = {lease: decode_lease(lease)}
+        leases = {lease: _lease_of(lease)}
         with _unavailable():
             daemon = await self._daemon()
             lost_tokens([lease], leases, await daemon.claims.leases.release_leases(leases))
 
     def _to_claim(self, pulled: PulledTask, claimed_at: float, state: Any) -> HandlerClaim:
-        task, failures, lease = pulled.task, 0 if pulled.failure is None else pulled.failure.failures, pulled.lease
-        token = encode_lease(lease)
+        task, failures = pulled.task, 0 if pulled.failure is None else pulled.failure.failures
+        token = LeaseToken.of(pulled.lease)
         view: Task[Any] = Task(
             id=task.id,
             topic=task.topic,
@@ -116,7 +129,7 @@ async def _claim(daemon: LocalDaemon, wanted: WantedTasks) -> Sequence[PulledTas
     except asyncio.CancelledError:
         wait.end()
         with suppress(LaterError):  # they come again when their leases end
-            leases = {encode_lease(pulled.lease): pulled.lease for pulled in await call}
+            leases: dict[str, Lease] = {LeaseToken.of(pulled.lease): pulled.lease for pulled in await call}
             await daemon.claims.leases.release_leases(leases)
         raise
 
@@ -140,6 +153,11 @@ class _Wait:
         self._is_over = True
         if self._end is not None:
             self._end()
+
+
+def _lease_of(token: str) -> Lease:
+    """Return the lease of a token, which may also be one of the API's. Raises Refused: it is none."""
+    return token.lease if isinstance(token, LeaseToken) else decode_lease(token)
 
 
 def _to_datetime(ms: int) -> datetime:
