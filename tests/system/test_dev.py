@@ -27,7 +27,11 @@ def processes() -> int:
 def dev(folder: Path) -> Iterator[Daemon]:
     with run_daemon("dev", folder, "--retry", "2", "--retry-base", "1h") as daemon:
         _ = daemon.url
+        data = Path(daemon.wait_for_event("store found")["store"])
+        assert data.exists()
         yield daemon
+        assert daemon.stop() == 0
+        assert not data.exists()
 
 
 def move(dev: Daemon, **fields: Any) -> dict[str, Any]:
@@ -65,6 +69,15 @@ def test_a_stepwise_move_stops_at_each_retry_and_at_the_end_of_a_ttl(dev: Daemon
     created = query(dev.url, failing)["creat_time"]
     assert [died_after_h(death, created) for death in deaths] == [24 + 1 + 1, 48]
     assert receiver.attempts(expiring) == []
+
+
+def test_a_schedule_fires_on_each_day_of_a_stepwise_month(dev: Daemon, receiver: Receiver) -> None:
+    schedule = {"cron": "0 9 * * *", "topic": "report", "callback": receiver.url()}
+    assert call(dev.url, "PUT", "/schedules/report", schedule).status == 200
+    assert move(dev, advance=30 * DAY_S, step=True, settle=60)["settled"] is True
+    times = [call.headers["later-scheduled"] for call in receiver.calls]
+    assert len(times) == 30
+    assert times == sorted({f"{time[:10]}T09:00:00.000Z" for time in times})
 
 
 def died_after_h(task: dict[str, Any], created: float) -> int:
