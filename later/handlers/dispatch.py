@@ -45,6 +45,11 @@ class HandlerDispatcher:
         """Dependencies that are closed when the threads have ended that use them."""
         call_after_fork(self._forget_threads)
 
+    def has(self, handler: Handler[Any]) -> bool:
+        """Return False if a handler was removed: it is to get no further task."""
+        entry = self._handlers.find(handler.topic)
+        return entry is not None and entry.handler is handler
+
     def close(self) -> None:
         """End the threads, each when its function has returned."""
         if self._pool is not None:

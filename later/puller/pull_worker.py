@@ -56,6 +56,7 @@ class PullWorker:
         extending = asyncio.create_task(self._extend_leases())
         try:
             await asyncio.gather(*loops)
+            await asyncio.Event().wait()  # all handlers were removed
         finally:
             for loop in loops:
                 loop.cancel()
@@ -71,8 +72,8 @@ class PullWorker:
         return sum(running is handler for _, running in self._runs.values())
 
     async def _serve(self, handler: Handler[Any]) -> None:
-        """Claim tasks for a handler as it has free slots."""
-        while True:
+        """Claim tasks for a handler as it has free slots, until it is removed from the application."""
+        while self._dispatcher.has(handler):
             if self._free(handler) <= 0:
                 self._freed[handler].clear()
                 await self._freed[handler].wait()
@@ -103,7 +104,7 @@ class PullWorker:
         """
         wait_s = POLL_S if len(topics) == len(handler.topics) else RECHECK_S
         try:
-            self._start_runs(handler, await self._source.claim(topics, self._free(handler), wait_s))
+            await self._start_runs(handler, await self._source.claim(topics, self._free(handler), wait_s))
             self._note_claimable(topics)
             return
         except (Conflict, NotAllowed) as error:
@@ -113,12 +114,15 @@ class PullWorker:
         for topic in topics:
             try:
                 if self._free(handler) > 0:
-                    self._start_runs(handler, await self._source.claim([topic], self._free(handler), 0))
+                    await self._start_runs(handler, await self._source.claim([topic], self._free(handler), 0))
                     self._note_claimable([topic])
             except (Conflict, NotAllowed) as error:
                 self._leave_out(topic, error)
 
-    def _start_runs(self, handler: Handler[Any], claims: Sequence[HandlerClaim]) -> None:
+    async def _start_runs(self, handler: Handler[Any], claims: Sequence[HandlerClaim]) -> None:
+        if not self._dispatcher.has(handler):
+            await asyncio.gather(*map(self._give_back, claims))
+            return
         for claim in claims:
             run = asyncio.create_task(self._run(claim))
             self._runs[run] = (claim, handler)

@@ -58,6 +58,7 @@ class FakeClaims:
     async def claim(self, topics: Sequence[str], limit: int, wait_s: float) -> list[HandlerClaim]:
         self._fail()
         self.limits.append(limit)
+        self.notify()
         while True:
             for topic in topics:
                 if topic in self.refused:
@@ -169,6 +170,29 @@ async def test_a_slot_that_comes_free_is_asked_for_at_once() -> None:
         for end in ends:
             end.set()
         await claims.wait(lambda: len(claims.settled) == 4)
+
+
+async def test_a_handler_that_is_removed_gets_nothing_more_and_ends_what_it_runs() -> None:
+    handlers, claims, begun, end = Handlers(), FakeClaims(), asyncio.Event(), asyncio.Event()
+
+    @handlers.handler(concurrency=2)
+    async def order() -> None:
+        begun.set()
+        await end.wait()
+
+    async with working(handlers, claims):
+        claims.add("order", "1")
+        await begun.wait()
+        await claims.wait(lambda: claims.limits == [2, 1])  # the claim for the second one waits
+        assert handlers.remove(order)
+        assert not handlers.remove(order)
+        claims.add("order", "2")
+        await claims.wait(lambda: claims.given_back == ["2"])
+        end.set()
+        await claims.wait(lambda: "1" in claims.settled)
+        claims.add("order", "3")
+        await asyncio.sleep(0)
+    assert (claims.waiting["order"], claims.limits, [*claims.settled]) == (["3"], [2, 1], ["1"])
 
 
 async def test_outcomes_are_told_again_until_the_source_takes_them(caplog: pytest.LogCaptureFixture) -> None:
