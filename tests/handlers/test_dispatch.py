@@ -147,6 +147,32 @@ async def test_a_payload_that_cannot_be_decoded_is_a_failure(content: str, messa
     assert await dispatch(remind, content) == failed("payload", message)
 
 
+class Semicolons:
+    """A codec of an application's own: numbers with semicolons between them."""
+
+    def encode(self, payload: list[int]) -> str:
+        return ";".join(map(str, payload))
+
+    def decode(self, content: str) -> list[int]:
+        return [int(part) for part in content.split(";")]
+
+
+async def test_a_codec_of_ones_own_writes_and_reads_payloads_and_its_errors_are_failures() -> None:
+    got: list[list[int]] = []
+
+    async def order(numbers: list[int]) -> None:
+        got.append(numbers)
+
+    handler = Handlers().handler("order", codec=Semicolons())(order)
+    assert handler.encode([1, 2, 3]) == "1;2;3"
+    assert await dispatch(order, "1;2;3", codec=Semicolons()) == DONE
+    assert got == [[1, 2, 3]]
+    message = "ValueError: invalid literal for int() with base 10: 'x'"
+    assert await dispatch(order, "1;x", codec=Semicolons()) == failed("payload", message)
+    with pytest.raises(TypeError, match="order: its handler cannot read this payload: invalid literal"):
+        handler.encode(["x"])  # type: ignore[list-item]  # that is what is refused
+
+
 async def test_a_topic_without_handler_is_busy() -> None:
     assert await HandlerDispatcher(Handlers()).dispatch(task_of("shop/new"), "") == busy(
         "handler", "no handler for shop/new in this app"

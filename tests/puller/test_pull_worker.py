@@ -38,6 +38,9 @@ class FakeClaims:
         self.extended: Counter[str] = Counter()
         self.lost: set[str] = set()
         self.failures = 0
+        self.open = 0
+        self.most_open = 0
+        """Claims that wait now, and at a time."""
         self.refused: dict[str, LaterError] = {}
         self._changed = asyncio.Event()
 
@@ -56,6 +59,14 @@ class FakeClaims:
                 await self._changed.wait()
 
     async def claim(self, topics: Sequence[str], limit: int, wait_s: float) -> list[HandlerClaim]:
+        self.open += 1
+        self.most_open = max(self.open, self.most_open)
+        try:
+            return await self._wait_for_tasks(topics, limit, wait_s)
+        finally:
+            self.open -= 1
+
+    async def _wait_for_tasks(self, topics: Sequence[str], limit: int, wait_s: float) -> list[HandlerClaim]:
         self._fail()
         self.limits.append(limit)
         self.notify()
@@ -99,6 +110,9 @@ class FakeClaims:
             self.failures -= 1
             self.notify()
             raise Unavailable("the daemon is away")
+
+
+def nothing() -> None: ...
 
 
 @asynccontextmanager
@@ -193,6 +207,76 @@ async def test_a_handler_that_is_removed_gets_nothing_more_and_ends_what_it_runs
         claims.add("order", "3")
         await asyncio.sleep(0)
     assert (claims.waiting["order"], claims.limits, [*claims.settled]) == (["3"], [2, 1], ["1"])
+
+
+async def test_a_claim_that_ends_empty_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_worker, "POLL_S", 0.01)
+    handlers, claims = Handlers(), FakeClaims()
+    handlers.handler("order")(nothing)
+    async with working(handlers, claims):
+        await claims.wait(lambda: len(claims.limits) >= 3)
+        claims.add("order", "1")
+        await claims.wait(lambda: "1" in claims.settled)
+
+
+async def test_each_handler_has_one_claim_at_a_time_also_after_three_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pull_worker, "RETRY_S", 0)
+    handlers, claims = Handlers(), FakeClaims()
+    for topic in ("a", "b", "c"):
+        handlers.handler(topic)(nothing)
+    claims.failures = 9
+    async with working(handlers, claims):
+        await claims.wait(lambda: claims.open == 3)
+        for topic in ("a", "b", "c"):
+            claims.add(topic, f"{topic}1", f"{topic}2")
+        await claims.wait(lambda: len(claims.settled) == 6)
+        await claims.wait(lambda: claims.open == 3)
+    assert claims.most_open == 3
+
+
+async def test_no_more_is_claimed_than_slots_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers, claims, running, ends = Handlers(), FakeClaims(), 0, asyncio.Semaphore(0)
+
+    @handlers.handler(concurrency=3)
+    async def order() -> None:
+        nonlocal running
+        running += 1
+        assert running <= 3
+        await ends.acquire()
+        running -= 1
+
+    claims.add("order", *map(str, range(10)))
+    async with working(handlers, claims):
+        for number in range(10):
+            await claims.wait(lambda: 10 - len(claims.waiting["order"]) == min(number + 3, 10))  # noqa: B023  # at once
+            ends.release()
+            await claims.wait(lambda: len(claims.settled) == number + 1)  # noqa: B023
+    assert claims.limits[0] == 3
+    assert max(claims.limits[1:]) <= 3
+
+
+async def test_a_claim_that_fails_while_a_handler_runs_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_worker, "POLL_S", 0.01)
+    monkeypatch.setattr(pull_worker, "RETRY_S", 0)
+    handlers, claims, begun, end = Handlers(), FakeClaims(), asyncio.Event(), asyncio.Event()
+
+    @handlers.handler(concurrency=2)
+    async def order() -> None:
+        begun.set()
+        await end.wait()
+
+    claims.add("order", "1")
+    async with working(handlers, claims):
+        await begun.wait()
+        claims.failures = 3
+        await claims.wait(lambda: claims.failures == 0)
+        end.set()
+        await claims.wait(lambda: "1" in claims.settled)
+        claims.add("order", "2")
+        await claims.wait(lambda: "2" in claims.settled)
+    assert {outcome.kind for outcome in claims.settled.values()} == {OutcomeKind.DONE}
 
 
 async def test_outcomes_are_told_again_until_the_source_takes_them(caplog: pytest.LogCaptureFixture) -> None:
