@@ -299,13 +299,19 @@ class Later(ConnectedHandlers):
     # Workers
 
     async def work(
-        self, *, claims: ClaimSource | None = None, only: Sequence[Handler[Any]] = (), drain: Seconds = 25
+        self,
+        *,
+        claims: ClaimSource | None = None,
+        only: Sequence[Handler[Any]] = (),
+        drain: Seconds = 25,
+        lease: Seconds = 30,
     ) -> None:
         """Claim the tasks of pulled topics, and run their handlers, until this is cancelled.
 
         Then nothing more is claimed; what runs has `drain`, and what still runs is given back. `only` are the handlers
-        whose tasks are claimed; all without it. `claims` takes the place of the API of `url`. If it is a `StoreClaims`,
-        and there is no URL, it also takes the application's calls meanwhile.
+        whose tasks are claimed; all without it. Tasks are claimed for `lease`, which is extended while they run: so
+        long it takes until others get the tasks of a process that was killed. `claims` takes the place of the API of
+        `url`. If it is a `StoreClaims`, and there is no URL, it also takes the application's calls meanwhile.
 
         Raises:
             NotConfigured: the application does not know where later is.
@@ -324,7 +330,7 @@ class Later(ConnectedHandlers):
             if embedded is not None:
                 await embedded.pull([topic for handler in handlers for topic in handler.topics])
                 claims = embedded.claims(lambda: self._state)
-            source = claims or ApiClaims(self.client, lambda: self._state)
+            source = claims or ApiClaims(self.client, lambda: self._state, to_seconds("lease", lease))
             await PullWorker(handlers, self._dispatcher, source).run(to_seconds("drain", drain))
 
     @asynccontextmanager

@@ -67,7 +67,7 @@ class ApplicationSupervisor:
     async def _supervise(self) -> None:
         first = await self._start(1, is_first=True)
         if not await first.is_working():  # what keeps it from working keeps the others, too; it has said what that is
-            self._status = max(await first.exited, 0) or 1
+            self._status = max(await asyncio.shield(first.exited), 0) or 1
             self._lifecycle.request_stop()
             return
         log.info("starting %d processes", self._processes)
@@ -83,7 +83,7 @@ class ApplicationSupervisor:
             except OSError as error:
                 end = f"process {number} cannot be started: {error}"
             else:
-                status = await process.exited
+                status = await asyncio.shield(process.exited)  # a stop still waits for it
                 self._forget(number)
                 end = f"process {number} (pid {process.process.pid}) {describe_exit(status)}"
             delay_ms = backoff.next_delay_ms(int((time.monotonic() - started_at) * 1000))

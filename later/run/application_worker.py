@@ -31,6 +31,7 @@ class RunOptions(NamedTuple):
 
     only: Sequence[Handler[Any]]
     drain_s: float
+    lease_s: float
     wait_s: float | None
 
 
@@ -66,14 +67,14 @@ class ApplicationWorker:
             link.close()
 
     async def _work(self, link: SupervisorLink | None = None) -> None:
-        connection = self._application.connection
-        await wait_for_later(connection, self._options.wait_s)
-        handlers = ", ".join(f"{handler.topic} ({handler.concurrency} at a time)" for handler in self._options.only)
+        connection, options = self._application.connection, self._options
+        await wait_for_later(connection, options.wait_s)
+        handlers = ", ".join(f"{handler.topic} ({handler.concurrency} at a time)" for handler in options.only)
         log.info("working on tasks of %s: %s", connection.url, handlers)
         if link is not None:
             link.report_working()
         try:
-            await self._application.work(only=self._options.only, drain=self._options.drain_s)
+            await self._application.work(only=options.only, drain=options.drain_s, lease=options.lease_s)
         finally:
             log.info("stopped")
 

@@ -52,7 +52,7 @@ async def test_a_worker_that_is_stopped_lets_its_task_end_and_exits_with_0(api: 
     async with asyncio.timeout(60), tasks:
         await tasks.client.set_policy("stopped", {"deliver": "pull"})
         id = (await stopped.enqueue(None)).id
-        options = RunOptions([stopped], 20, None)
+        options = RunOptions([stopped], 20, 30, None)
         run = asyncio.create_task(ApplicationWorker(tasks, options, channel=theirs.detach()).run())
         assert await reader.read(1) == b"\n"
         await begun.wait()

@@ -48,6 +48,11 @@ CONFIG_FLAGS = ("config", "url", "key_file", "ca", "log_format", "log_level")
     "back.",
 )  # fmt: skip
 @click.option(
+    "--lease", type=DURATION, default="30s", show_default=True,
+    help="How long tasks are claimed for: so long it takes until others get them if this process is killed. Leases are "
+    "extended while handlers run.",
+)  # fmt: skip
+@click.option(
     "--processes", type=OptionParamType(count_or_auto(256)), default="1", show_default=True,
     help="Processes that work side by side, each with the whole concurrency; `auto`: one per CPU core.",
 )  # fmt: skip
@@ -63,6 +68,7 @@ def run(
     app: str,
     only: tuple[str, ...],
     drain: float,
+    lease: float,
     processes: int,
     wait: float | None,
     process: int | None,
@@ -76,11 +82,12 @@ def run(
     """
     config = load("run", flags, os.environ)
     if processes > 1:
-        return _run_processes(processes, app, only, drain, wait, flags, config)
+        return _run_processes(processes, app, only, RunOptions([], drain, lease, wait), flags, config)
     application = open_application(app, flags, config)
     set_up_log(config.log_format, config.log_level, process)
     handlers = choose_handlers(application, only)
-    status = run_until_stopped(ApplicationWorker(application, RunOptions(handlers, drain, wait), channel).run())
+    options = RunOptions(handlers, drain, lease, wait)
+    status = run_until_stopped(ApplicationWorker(application, options, channel).run())
     _exit_on_second_signal()
     runs = sum(handler.slots.size - handler.slots.free for handler in handlers)
     if runs:  # in threads, which cannot be cancelled, and for which the interpreter would wait
@@ -111,27 +118,21 @@ def choose_handlers(application: Later, only: Sequence[str]) -> list[Handler[Any
 
 
 def _run_processes(
-    processes: int,
-    app: str,
-    only: Sequence[str],
-    drain: float,
-    wait: float | None,
-    flags: dict[str, str | None],
-    config: Config,
+    processes: int, app: str, only: Sequence[str], options: RunOptions, flags: dict[str, str | None], config: Config
 ) -> ExitStatus:
     if sys.platform == "win32":
         raise ConfigError(f"--processes {processes}: expected 1 on Windows: start `later run` several times")
-    given = {**flags, "drain": f"{drain:g}", "processes": "1"}
-    options = [f"--{name.replace('_', '-')}={text}" for name, text in given.items() if text is not None]
-    options += [f"--only={topic}" for topic in only]
+    given = {**flags, "drain": f"{options.drain_s:g}", "lease": f"{options.lease_s:g}", "processes": "1"}
+    common = [f"--{name.replace('_', '-')}={text}" for name, text in given.items() if text is not None]
+    common += [f"--only={topic}" for topic in only]
 
     def arguments(number: int, channel: int, is_first: bool) -> list[str]:
         """Return the arguments of a process. Only the first one of all ends if later does not answer."""
-        wait_option = [f"--wait={wait:g}"] if wait is not None and is_first else []
-        return ["run", app, *options, *wait_option, f"--process={number}", f"--channel={channel}"]
+        wait = [f"--wait={options.wait_s:g}"] if options.wait_s is not None and is_first else []
+        return ["run", app, *common, *wait, f"--process={number}", f"--channel={channel}"]
 
     set_up_log(config.log_format, config.log_level)
-    return ExitStatus(run_until_stopped(ApplicationSupervisor(processes, arguments, drain).run()))
+    return ExitStatus(run_until_stopped(ApplicationSupervisor(processes, arguments, options.drain_s).run()))
 
 
 def _exit_on_second_signal() -> None:
