@@ -30,8 +30,8 @@ FIRING_EVERY_MS = 500
 SCHEDULES_PER_TICK = 500
 TASKS_PER_TICK = 1000
 """Tasks after which a tick takes no further schedule: one that makes up for what was missed may have as many."""
-SCHEDULES_PER_TURN = 50
-"""Schedules after which other tasks of the event loop get a turn."""
+FIRINGS_PER_TURN = 50
+"""Schedules and firings after which other tasks of the event loop get a turn."""
 TASKS_PER_CALL = 500
 
 
@@ -84,7 +84,7 @@ class ScheduleFirer:
         due, plans, tasks = list[DueSchedule](), list[FiringPlan](), 0
         unknown: list[DueSchedule] = []
         for number, schedule in enumerate(found, 1):
-            if number % SCHEDULES_PER_TURN == 0:
+            if number % FIRINGS_PER_TURN == 0:
                 await asyncio.sleep(0)
             try:
                 plan = plan_firings(schedule.schedule, now)
@@ -108,9 +108,9 @@ class ScheduleFirer:
         policies, now = await self._store.policies.current(), (await self._store.time.now()).high
         firings: list[_Firing] = []
         for position, (schedule, plan) in enumerate(zip(due, plans, strict=True)):
-            if position % SCHEDULES_PER_TURN == 0:
-                await asyncio.sleep(0)
             for at in plan.times:
+                if len(firings) % FIRINGS_PER_TURN == 0:
+                    await asyncio.sleep(0)
                 task = self._admit_one(schedule, at, policies, now)
                 if isinstance(task, PolicyRefusal):
                     policies = await self._store.policies.reread()

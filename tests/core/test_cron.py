@@ -90,7 +90,7 @@ def reference(fields: Fields, zone: ZoneInfo, since: datetime, until: datetime) 
     """Return the times from `since` to `until`, found by a look at each minute of UTC and each local minute skipped."""
     found: list[int] = []
     shown = set[datetime]()
-    start = since - timedelta(days=2)
+    start = since - timedelta(hours=3)
     moments = [start + n * MINUTE for n in range((until - start) // MINUTE + 1)]
     for before, now in pairwise(moments):
         local_before, local = (moment.astimezone(zone).replace(tzinfo=None) for moment in (before, now))

@@ -31,6 +31,12 @@ MAX_ROUND_TRIPS = 20
 """More than a tick has."""
 
 
+@pytest.fixture
+def shards() -> int:
+    """Return a few: tests/store shows what depends on their number."""
+    return 3
+
+
 class FiringWorker(ManualWorker):
     """A worker that also fires schedules. `refused` are the callbacks that its guard refuses."""
 
@@ -349,7 +355,6 @@ async def test_many_schedules_of_one_time_are_created_in_few_commands(store: Sto
     assert sum(calls.values()) <= 40 * shards + 20, calls
 
 
-@pytest.mark.parametrize("shards", [2])
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
 async def test_a_kill_at_any_round_trip_leaves_each_firing_to_be_made_once(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch, answer_lost: bool
