@@ -56,8 +56,8 @@ LIBRARY = ("client", "handlers", "receiver", "puller", "application", "run", "te
 """The packages of the library. They log by `logging`, because the application chooses where its log goes."""
 LIBRARY_NEEDS = {"aiohttp", "click", "msgspec", "multidict", "yarl"}
 """What the library installs that its modules import; the last two come with aiohttp."""
-TESTING_NEEDS = {"pytest"}
-"""What loads the plugin of `testing`, and is there for that."""
+TESTING_NEEDS = {"cronsim", "pytest"}
+"""What `testing` imports where it is needed: for schedules by cron expressions, and in the plugin that pytest loads."""
 
 CONFIG_READERS = {"processes", "daemon", "config", "cli"}
 CLOCK_READERS = {"client/machine_clock.py"}

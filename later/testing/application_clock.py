@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,7 +29,8 @@ from later.handlers.handler import Handler
 from later.testing.virtual_api import VirtualApi
 from later.testing.virtual_backend import VirtualBackend
 from later.testing.virtual_delivery import VirtualDeliverer
-from later.testing.virtual_store import DELAY, ERROR, UNACK, VirtualStore
+from later.testing.virtual_schedules import VirtualSchedules
+from later.testing.virtual_store import DELAY, ERROR, UNACK, VirtualStore, VirtualTask
 
 Payload = TypeVar("Payload")
 
@@ -59,7 +61,8 @@ class VirtualClock:
 
     def __init__(self, tasks: Later, callback: str, now: int) -> None:
         self._store = VirtualStore()
-        self._api = VirtualApi(self._store, lambda: self._now)
+        self._schedules = VirtualSchedules(self._store)
+        self._api = VirtualApi(self._store, self._schedules, lambda: self._now)
         self._deliverer = VirtualDeliverer(tasks, self._store, callback)
         self._now = now
         self._is_moving = False
@@ -91,7 +94,7 @@ class VirtualClock:
         await self._move(end)
 
     async def run_all(self, limit: int = MAX_DELIVERIES) -> None:
-        """Move time until nothing waits that will be delivered.
+        """Move time until nothing waits that will be delivered. Schedules fire on the way, and are not waited for.
 
         Raises:
             RuntimeError: it does not end within `limit` deliveries. The text names the handler that had most of them.
@@ -188,23 +191,31 @@ class VirtualClock:
             raise RuntimeError("the clock is being moved already: a handler cannot move it")
         self._is_moving = True
         try:
-            count = 0
-            while (event := self._store.next_event(self._deliverer.is_served)) is not None:
-                at, task = event
-                if end is not None and at > end:
+            for count in itertools.count():
+                event = self._store.next_event(self._deliverer.is_served)
+                until = end if event is None or (end is not None and end < event[0]) else event[0]
+                fires_at = self._schedules.next_at()
+                if until is not None and fires_at is not None and fires_at <= max(until, self._now):
+                    self._set_time(max(fires_at, self._now))
+                    self._schedules.fire(self._now)
+                elif event is None or event[0] != until:
                     break
-                if count == limit:
+                elif count == limit:
                     raise self._endless(count)
-                count += 1
-                self._set_time(max(at, self._now))
-                if task.task.expires_at is not None and task.task.expires_at <= self._now:
-                    self._store.expire(task, self._now)
                 else:
-                    await self._deliverer.deliver(task, self._now)
+                    self._set_time(max(event[0], self._now))
+                    await self._happen(event[1])
             if end is not None:
                 self._set_time(end)
         finally:
             self._is_moving = False
+
+    async def _happen(self, task: VirtualTask) -> None:
+        """Deliver a task, or let it die whose ttl has ended."""
+        if task.task.expires_at is not None and task.task.expires_at <= self._now:
+            self._store.expire(task, self._now)
+        else:
+            await self._deliverer.deliver(task, self._now)
 
     def _set_time(self, now: int) -> None:
         self._now = now

@@ -27,7 +27,7 @@ from later.client.call import ProblemDetails
 from later.client.http import NO_SUCH_PATH, ApiReply
 from later.core.admit import admit
 from later.core.caller import ANYBODY
-from later.core.errors import LaterError, NotFound, Refused
+from later.core.errors import ConfigError, LaterError, NotFound, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.if_exists import creation_of
 from later.core.json_body import parse_draft, parse_object
@@ -45,6 +45,7 @@ from later.core.task import new_id
 from later.core.task_view import DEAD, last_error_view, task_view
 from later.core.validation import check_namespace, parse_time, parse_topic, refusal
 from later.testing.virtual_delivery import LEASE_EXTRA_MS
+from later.testing.virtual_schedules import VirtualSchedules
 from later.testing.virtual_store import DELAY, ERROR, UNACK, VirtualStore, VirtualTask, origin_of
 
 STATES = {state: (state,) for state in (DELAY, UNACK, ERROR, DEAD)} | {"pending": (DELAY, UNACK, ERROR)}
@@ -57,8 +58,9 @@ _encode = msgspec.json.Encoder().encode
 class VirtualApi:
     """The API over a store. `now` returns the time of the clock in ms."""
 
-    def __init__(self, store: VirtualStore, now: Callable[[], int]) -> None:
+    def __init__(self, store: VirtualStore, schedules: VirtualSchedules, now: Callable[[], int]) -> None:
         self._store = store
+        self._schedules = schedules
         self.now = now
         self._calls: dict[str, Callable[[bytes], object]] = {
             "/create": self._create,
@@ -76,6 +78,8 @@ class VirtualApi:
         self._store.move_time(self.now())
         try:
             answer = self._carry_out(method, target, body)
+        except ConfigError:
+            raise  # something is not installed
         except LaterError as error:
             problem = _problem(error)
             return ApiReply(problem.status, "", None, _encode(problem))
@@ -89,13 +93,20 @@ class VirtualApi:
             return self._calls[path](body)
         if path.endswith("/batch"):
             return self._batch(path.removesuffix("/batch"), "pending=true" in query, body)
+        return self._answer_by_path(method, path, query, body)
+
+    def _answer_by_path(self, method: str, path: str, query: str, body: bytes) -> object:
         match [unquote(part) for part in path.split("/")[1:]]:
             case ["topics"]:
-                return self._topics({name: values[0] for name, values in parse_qs(query).items()})
+                return self._topics(_parameters(query))
             case ["topics", topic, *rest]:
                 return self._answer_of_topic(method, parse_topic(topic), rest, query, body)
             case ["namespaces", namespace, "policy"]:
                 return self._policy(method, namespace_scope(check_namespace(namespace)), query, body)
+            case ["schedules"]:
+                return self._schedules.page(_parameters(query).get("namespace"), self.now())
+            case ["schedules", id, *rest]:
+                return self._answer_of_schedule(method, id, rest, body)
         raise NotFound("", text=NO_SUCH_PATH)
 
     def _answer_of_topic(self, method: str, topic: str, path: list[str], query: str, body: bytes) -> object:
@@ -108,6 +119,20 @@ class VirtualApi:
                 return self._pause(topic_scope(topic), verb)
             case ["purge"]:
                 return self._purge(topic, body)
+        raise NotFound("", text=NO_SUCH_PATH)
+
+    def _answer_of_schedule(self, method: str, id: str, path: list[str], body: bytes) -> object:
+        match method, path:
+            case "PUT", []:
+                return self._schedules.put(id, body, self.now())
+            case "GET", []:
+                return self._schedules.show(id, self.now())
+            case "DELETE", []:
+                return self._schedules.delete(id)
+            case "POST", ["pause" | "resume" as verb]:
+                return self._schedules.set_paused(id, verb == "pause")
+            case "POST", ["run-now"]:
+                return self._schedules.run_now(id, self.now())
         raise NotFound("", text=NO_SUCH_PATH)
 
     # Tasks
@@ -295,6 +320,10 @@ class VirtualApi:
         warnings = (policies.dead_letter_warning(scope), policies.follow_up_warning(scope))
         warning = " ".join(text for text in warnings if text)
         return {**settings.fields, **({"warning": warning} if warning else {})}
+
+
+def _parameters(query: str) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(query).items()}
 
 
 def _id(body: bytes) -> str:

@@ -13,7 +13,6 @@ from later.application import Later
 from later.core.policy import PULL, Policy
 from later.core.reply import Reply, parse_reply
 from later.core.retry import (
-    Nack,
     Outcome,
     OutcomeKind,
     SettleTarget,
@@ -22,6 +21,7 @@ from later.core.retry import (
     judge_nack,
     judge_uncallable,
     judge_unsent,
+    nack_of,
 )
 from later.core.task import Task as StoredTask
 from later.delivery.request import RequestBuilder, encode_body
@@ -141,15 +141,7 @@ class VirtualDeliverer:
         self.attempts.append(Attempt(stored, attempt, now, outcome))
         if outcome.kind is OutcomeKind.DONE:
             return Verdict(SettleTarget.DONE, now)
-        after_ms = outcome.later_after_ms if outcome.retry_after_ms is None else outcome.retry_after_ms
-        nack = Nack(
-            message=outcome.message,
-            reason=outcome.reason,
-            delay_ms=after_ms,
-            is_busy=outcome.kind is OutcomeKind.BUSY,
-            is_final=outcome.kind is OutcomeKind.GONE,
-        )
-        return judge_nack(stored, attempt, failure, nack, now, policy, 0.0)
+        return judge_nack(stored, attempt, failure, nack_of(outcome), now, policy, 0.0)
 
 
 def _parse_headers(lines: bytes) -> dict[str, str]:

@@ -699,3 +699,66 @@ async def dead_tasks_are_redriven_with_their_retries_back(world: World) -> None:
     assert [(run.attempt, run.payload) for run in world.runs[:4]] == [(1, "a"), (1, "b"), (1, "c"), (1, "b")]
     assert sorted(run.payload for run in world.runs[4:]) == ["a", "c"]
     assert await redrive() == 0
+
+
+# Schedules
+
+
+@case
+async def a_schedule_creates_a_task_at_each_of_its_times(world: World) -> None:
+    work = await world.handler()
+    put = await world.client.put_schedule(world.id("s"), work.topic, "1", every=600, callback=world.callback)
+    assert (put.created, [await world.minute_of(time) for time in put.next[:3]]) == (True, [0, 10, 20])
+    assert not (
+        await world.client.put_schedule(world.id("s"), work.topic, "1", every=600, callback=world.callback)
+    ).created
+    await world.advance(25)
+    assert world.runs == [(1, minute, 1) for minute in (0, 10, 20)]
+    assert world.last.id.startswith(f"s:{world.id('s')}:")
+    assert world.last.headers["later-scheduled"].endswith("Z")
+    shown = await world.client.schedule(world.id("s"))
+    assert (shown.topic, shown.every, shown.paused, shown.last_error) == (work.topic, 600, False, None)
+    assert shown.last is not None
+    assert await world.minute_of(shown.last.time) == 20
+    assert await world.client.delete_schedule(world.id("s")) == world.id("s")
+    await world.advance(25)
+    assert len(world.runs) == 3
+
+
+@case
+async def of_the_times_that_a_pause_has_missed_the_latest_fires(world: World) -> None:
+    work = await world.handler()
+    start = await world.at(5)
+    await world.client.put_schedule(
+        world.id("s"), work.topic, "1", every=600, start=start, end=await world.at(40), callback=world.callback
+    )
+    assert await world.client.pause_schedule(world.id("s"))
+    await world.advance(30)
+    assert world.runs == []
+    assert not await world.client.resume_schedule(world.id("s"))
+    await world.advance(1)
+    assert len(world.runs) == 1
+    await world.client.run_schedule_now(world.id("s"))
+    await world.advance(30)
+    assert len(world.runs) == 3
+    assert (await world.client.schedule(world.id("s"))).next == []
+    with refused(NotFound, f"^no schedule has the id '{world.id('nothing')}'$"):
+        await world.client.schedule(world.id("nothing"))
+
+
+@case
+async def a_firing_is_refused_as_a_create_would_be(world: World) -> None:
+    work = await world.handler()
+    with refused(Refused, "^cron: expected either cron or every, got neither$"):
+        await world.client.put_schedule(world.id("s"), work.topic, callback=world.callback)
+    with refused(Refused, "^every: expected a number of seconds ≥ 1, ten years at most, got 0.5$"):
+        await world.client.put_schedule(world.id("s"), work.topic, every=0.5, callback=world.callback)
+    await world.client.put_schedule(
+        world.id("s"), work.topic, every=600, callback=world.callback, start=await world.at(5)
+    )
+    await world.policy(deliver="pull")
+    await world.advance(7)
+    shown = await world.client.schedule(world.id("s"))
+    assert shown.last is None
+    assert shown.last_error is not None
+    assert shown.last_error.message.startswith("callback: expected none, because consumers claim the topic's tasks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -376,6 +377,45 @@ async def test_aliases_are_the_handlers_too(tasks: Later, clock: VirtualClock) -
     assert clock.pending(remind) == [1, 2]
     await clock.run_all()
     assert clock.done(remind) == [1, 2]
+
+
+async def test_declared_schedules_fire_and_run_all_does_not_wait_for_them(tasks: Later, clock: VirtualClock) -> None:
+    @tasks.every("1h")
+    @tasks.handler
+    async def tidy() -> None: ...
+
+    @tasks.handler
+    async def remind(number: int) -> None: ...
+
+    await tasks.apply_schedules()
+    await clock.advance("150m")
+    assert seconds(clock, tidy) == [0, 3600, 7200]
+    await remind.enqueue(1, delay="1h")
+    await clock.run_all()
+    assert clock.now == START + timedelta(minutes=210)
+    assert len(clock.done(tidy)) == 4
+
+
+async def test_a_cron_expression_fires_on_the_clocks_of_its_zone(tasks: Later) -> None:
+    pytest.importorskip("cronsim", reason="the library does without it")
+
+    @tasks.cron("0 9 * * 1-5", zone="Europe/Berlin")
+    @tasks.handler
+    async def report() -> None: ...
+
+    with virtual_clock(tasks, start=datetime(2026, 10, 23, 12, tzinfo=UTC)) as clock:  # a Friday; then summer time ends
+        await tasks.apply_schedules()
+        await clock.advance("4d")
+        times = [delivery.at for delivery in clock.deliveries(report)]
+    assert times == [datetime(2026, 10, day, 8, tzinfo=UTC) for day in (26, 27)]
+
+
+async def test_without_cronsim_a_cron_expression_says_what_to_install(
+    tasks: Later, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    with pytest.raises(ConfigError, match="cron expressions need cronsim"):
+        await tasks.client.put_schedule("s", "report", cron="0 9 * * *", callback="http://app.example/")
 
 
 # Context, state
