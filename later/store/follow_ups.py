@@ -1,7 +1,7 @@
 """Follow-up tasks: planned together with the verdicts that end tasks, and made by the scripts that end these.
 
 So there is neither an end without its follow-up task nor the other way round, whatever is killed. The id of a follow-up
-is drawn until it falls into the shard of the task that ends.
+gets last digits with which it falls into the shard of the task that ends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from later.store.types import Claim, ExpiredTask, Settlement, TaskRecord
 
 LEAST_WEIGHT = -(-2 * MAX_READ_BYTES // MAX_TASKS)
 """The least weight of a task with a follow-up, so that a script call gets no more than `MAX_TASKS` of both together."""
-_HEAD_CHARS = 19
-"""The first characters of a UUID of version 7: its time and its counter. The others are random."""
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -86,8 +84,7 @@ class FollowUps:
             return verdict
         policy, shard = policies.for_topic(topic), self._keys.shard_of(record.id)
         id = order_id(new_id(), verdict.at) if policy.deliver is PULL else new_id()
-        while self._keys.shard_of(id) is not shard:
-            id = id[:_HEAD_CHARS] + new_id()[_HEAD_CHARS:]
+        id = self._keys.fit_id(id, shard)
         content = _encode_json(ended_view(record, verdict)).decode()
         return msgspec.structs.replace(verdict, follow_up=build_follow_up(topic, id, content, policy, verdict.at))
 

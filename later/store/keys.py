@@ -78,6 +78,8 @@ Item = TypeVar("Item")
 SCHEMA_VERSION = 1
 CLAIM_NAME_CHARS = 24
 """Hex digits of the name of a claim record."""
+_LAST_DIGITS = 6
+"""Hex digits of an id that choose its shard: a thousand times as many values as there may be shards."""
 _CLAIM_ID = re.compile(f"[0-9a-f]{{{CLAIM_NAME_CHARS},2048}}")
 
 
@@ -192,6 +194,20 @@ class Keys:
             return self.shards[0]
         id = id_of(name) if "/" in name else name
         return self.shards[crc32(id.encode()) % len(self.shards)]
+
+    def fit_id(self, id: str, shard: Shard) -> str:
+        """Return an id that is in `shard`: this UUID, whose last digits are random, with others in their place.
+
+        They are counted up. The CRC-32 of what stands before them is the same, so a try takes a quarter of the time of
+        drawing another id.
+        """
+        head, count = id[:-_LAST_DIGITS], 16**_LAST_DIGITS
+        before, shards = crc32(head.encode()), len(self.shards)
+        for number in range(start := int(id[-_LAST_DIGITS:], 16), start + count):
+            digits = b"%06x" % (number % count)
+            if crc32(digits, before) % shards == shard.index:
+                return head + digits.decode()
+        raise AssertionError("no end of an id is in this shard")
 
 
 class ShardTopic(NamedTuple):

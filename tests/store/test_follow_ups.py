@@ -13,17 +13,19 @@ import pytest
 
 from later.core.clock import Interval
 from later.core.errors import LaterError, StoreDown
+from later.core.ordered_ids import order_id
 from later.core.policy import DEFAULT_POLICY
 from later.core.policy_scopes import Policies, Settings, namespace_scope, topic_scope
 from later.core.retry import Failure, Nack, SettleTarget, Verdict, expiry_failure
-from later.core.task import Task, encode_task, pack_id
+from later.core.task import Task, encode_task, is_uuid, new_id, pack_id
 from later.core.task_view import task_view
 from later.store.fanout import MAX_READ_BYTES
-from later.store.keys import Bucket
+from later.store.keys import Bucket, Keys
 from later.store.pulls import LeaseNack
 from later.store.scripts import MAX_TASKS
 from later.store.types import Claim, Settlement, TaskRecord
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 from tests.store.inspection import (
     LEASE_MS,
     PAUSED,
@@ -475,3 +477,14 @@ async def test_a_daemon_that_would_make_none_refuses_the_store(store: StoreFixtu
     assert await ask(store, [("HGET", store.keys.meta, "needs")]) == [None]
     await set_policies(store, on_done="events")
     assert await ask(store, [("HGET", store.keys.meta, "needs")]) == [b"follow-ups"]
+
+
+@each_case("shards", [1, 7, 1024, 16_384])
+def test_an_id_is_fitted_into_a_shard_by_its_last_digits(shards: int) -> None:
+    keys = Keys("later", shards)
+    for shard in (keys.shards[0], keys.shards[-1]):
+        drawn = "0190b7e2-4d00-7abc-8def-0123456fffff"
+        ids = [keys.fit_id(id, shard) for id in (drawn, new_id(), order_id(new_id(), NOW))]
+        assert [keys.shard_of(id) for id in ids] == [shard] * 3
+        assert all(map(is_uuid, ids))
+        assert ids[0].startswith(drawn[:-6])
