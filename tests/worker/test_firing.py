@@ -14,9 +14,12 @@ from structlog.testing import capture_logs
 
 from later.core.api_keys import ALL_SCOPES
 from later.core.caller import ANYBODY, Caller
+from later.core.clock import Interval
 from later.core.errors import LaterError, Refused, StoreDown
 from later.core.schedule import ScheduleDraft, ScheduleState, build_schedule
 from later.core.task import Task
+from later.store.due_notices import DueNotices
+from later.store.pull_plan import PullRequest, PullResult, PullTopic
 from later.store.schedules import ScheduleMove, Schedules
 from later.store.scripts import BY_SHA
 from later.store.tasks import Tasks
@@ -392,3 +395,25 @@ async def test_a_kill_at_any_round_trip_leaves_each_firing_to_be_made_once(
             assert cut_at > 4, "the tick has more steps"
             return
     pytest.fail("a tick has more round trips than were cut")
+
+
+async def test_a_firing_in_a_pulled_topic_tells_the_claims_that_wait(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = FiringWorker(store)
+    await worker.set_policy("report", deliver="pull")
+    await worker.put(every=60, callback=None)
+    notices: list[tuple[set[str], int]] = []
+
+    async def send(self: DueNotices, topics: set[str], due_at: int) -> None:
+        notices.append((topics, due_at))
+
+    monkeypatch.setattr(DueNotices, "send", send)
+    await worker.fire()
+    [(topics, due_at)] = notices
+    assert topics == {"report"}
+    assert NOW <= due_at <= NOW + MAX_LATE_MS
+    request = PullRequest([PullTopic("report", 5, 30_000)], 5)
+    [result] = await store.pulls.claim([request], Interval(NOW + SECOND, NOW + SECOND))
+    assert isinstance(result, PullResult)
+    assert [task.task.id for task in result.tasks] == [f"s:daily:{NOW // 1000}"]
