@@ -6,7 +6,6 @@ whose receivers hang leaves a quarter to the others, two leave a sixteenth, and 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from later.store.scripts import MAX_TASKS
@@ -19,8 +18,8 @@ class FairShare:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.free = slots
-        self.in_use_by_topic: Counter[str] = Counter()
-        """How many slots each topic holds; a topic that holds none is missing."""
+        self.in_use_by_topic: dict[str, int] = {}
+        """How many slots each topic holds; a topic that holds none is missing. A `Counter` takes twice as long."""
         self.tasks_wait = False
         """True if a lack of slots left due tasks behind: then a slot that becomes free must end the ticker's sleep."""
 
@@ -29,22 +28,24 @@ class FairShare:
         return self.slots - self.free
 
     def acquire(self, topic: str, count: int = 1) -> None:
-        self.in_use_by_topic[topic] += count
+        self.in_use_by_topic[topic] = self.in_use(topic) + count
         self.free -= count
 
     def release(self, topic: str, count: int = 1) -> None:
-        self.in_use_by_topic[topic] -= count
+        left = self.in_use_by_topic[topic] - count
         self.free += count
-        if not self.in_use_by_topic[topic]:
+        if left:
+            self.in_use_by_topic[topic] = left
+        else:
             del self.in_use_by_topic[topic]
 
     def in_use(self, topic: str) -> int:
         """Return how many slots the topic holds."""
-        return self.in_use_by_topic[topic]
+        return self.in_use_by_topic.get(topic, 0)
 
     def share(self, topic: str) -> int:
         """Return how many more slots the topic may take now."""
-        return share(self.free, self.in_use_by_topic[topic])
+        return share(self.free, self.in_use(topic))
 
     def plan(
         self,
