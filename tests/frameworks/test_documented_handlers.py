@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sys
 import time
@@ -22,11 +23,14 @@ from flask import Flask
 
 from later import Later
 from later.core.clock import Clock
+from later.testing import virtual_clock
 from tests.client.api_servers import ApiServer, api_server
 from tests.frameworks.requests import Request, over_asgi, over_http, over_wsgi
 from tests.receiver.calls import build_call
 
-PAGE = (Path(__file__).parents[2] / "docs" / "python-handlers.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "python-handlers.md").read_text()
+FIRST_PAGE = (DOCS / "python.md").read_text()
 URL = "http://127.0.0.1:8080"
 """The daemon's address on the page."""
 
@@ -61,6 +65,30 @@ def request_to(module: ModuleType) -> Request:
     if isinstance(app, Flask):
         return over_wsgi(app)
     return over_wsgi(WSGIHandler())
+
+
+async def test_the_application_of_the_first_page_reminds(
+    api: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application, of_the_test = re.findall(r"^```python\n(.*?)^```$", FIRST_PAGE, re.MULTILINE | re.DOTALL)[:2]
+    shop = ModuleType("shop")
+    monkeypatch.setitem(sys.modules, "shop", shop)
+    exec(compile(application.replace(URL, api.url), "python.md", "exec"), shop.__dict__)
+    request, tasks = over_asgi(shop.app), shop.tasks
+    async with tasks:
+        answers = [await request("PUT", "/carts/17", {}, b"") for _ in range(2)]
+        id = shop.remind.id_of("17")
+        assert [json.loads(body) for _, _, body in answers] == [{"reminder": id}] * 2
+        assert (await tasks.get(id)).content == '{"cart":17}'
+        assert (await request("POST", "/later", *build_call("remind", '{"cart":17}')))[0] == 200
+        assert [json.loads((await request("DELETE", "/carts/17", {}, b""))[2]) for _ in range(2)] == [
+            {"cancelled": True}, {"cancelled": False},
+        ]  # fmt: skip
+    assert capsys.readouterr().out.endswith("cart 17 waits for you (attempt 1)\n")
+    names: dict[str, Any] = {}
+    exec(compile(of_the_test, "python.md", "exec"), names)
+    with virtual_clock(tasks) as clock:
+        await names["test_a_reminder_comes_after_a_quarter_of_a_minute"](clock)
 
 
 async def test_each_hello_world_greets(
