@@ -215,7 +215,7 @@ class AsyncClient:
         return await self._move(
             calls.redrive(
                 id=id, topic=topic, reason=reason, died_after=died_after,
-                died_before=died_before or calls.end_of_ms(self._wall_ms()), rate=rate,
+                died_before=died_before, rate=rate, now=self._wall_ms(),
             )
         )  # fmt: skip
 

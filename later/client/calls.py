@@ -232,17 +232,22 @@ def redrive(
     topic: str | None,
     reason: str | None,
     died_after: datetime | None,
-    died_before: datetime,
+    died_before: datetime | None,
     rate: float | None,
+    now: int,
 ) -> Call[MovedTasks]:
-    """The call that redrives one task, or the first of a topic's dead tasks that died before `died_before`."""
+    """The call that redrives one task, or the first of a topic's dead tasks, at `now` (ms).
+
+    The calls that go on leave what has died since: else a task that dies again would be redriven without end. The first
+    one does not say the time, because the daemon's clock may be ahead of this one.
+    """
     if topic is None:
         return Call("/redrive", _read_moved_once, given(id=id), task_id=id)
     fields = given(id=id, topic=topic, rate=rate, **_deaths(reason, died_after, died_before), limit=CHUNK_SIZE)
-    return _move("/redrive", fields)
+    return _move("/redrive", fields, {"died_before": format_time("died_before", _end_of_ms(now))})
 
 
-def end_of_ms(now: int) -> datetime:
+def _end_of_ms(now: int) -> datetime:
     """Return the time before which lies what has happened by `now` (ms)."""
     return datetime.fromtimestamp((now + 1) / 1000, UTC)
 
@@ -270,15 +275,18 @@ def _deaths(reason: str | None, died_after: datetime | None, died_before: dateti
     }
 
 
-def _move(path: str, fields: dict[str, Any]) -> Call[MovedTasks]:
-    """The call is safe: tasks that it has moved are no longer where it looks. Then the count is too small."""
+def _move(path: str, fields: dict[str, Any], following: Mapping[str, Any] | None = None) -> Call[MovedTasks]:
+    """The call is safe: tasks that it has moved are no longer where it looks. Then the count is too small.
+
+    Calls that go on have the fields `following`, too, unless this one has them.
+    """
 
     def read(body: bytes) -> MovedTasks:
         moved = _read_moved(body)
         count = moved.purged + moved.redriven
         if not moved.more or not (count or moved.cursor):
             return MovedTasks(count, None)
-        return MovedTasks(count, _move(path, fields | given(cursor=moved.cursor)))
+        return MovedTasks(count, _move(path, {**(following or {}), **fields} | given(cursor=moved.cursor)))
 
     return Call(path, read, fields, safe=True)
 

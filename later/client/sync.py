@@ -230,7 +230,7 @@ class Client:
         return self._move(
             calls.redrive(
                 id=id, topic=topic, reason=reason, died_after=died_after,
-                died_before=died_before or calls.end_of_ms(self._wall_ms()), rate=rate,
+                died_before=died_before, rate=rate, now=self._wall_ms(),
             )
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import json
 import os
 import sys
 import threading
@@ -164,6 +165,15 @@ def test_a_call_that_cannot_be_repeated_is_not(impatient: Any) -> None:
             impatient(server.url).redrive(id="a")
         assert len(server.requests) == 1
     assert error.value.unknown
+
+
+def test_a_redrive_goes_on_with_what_had_died_when_it_began(impatient: Any) -> None:
+    """The daemon's clock may be ahead, so the first call leaves the time to it."""
+    answers = [StubAnswer(200, {"redriven": 5000, "more": True}), StubAnswer(200, {"redriven": 2})]
+    with stub_server(*answers) as server:
+        assert impatient(server.url).redrive(topic="order") == 5002
+        bodies = [json.loads(request.body) for request in server.requests]
+    assert [body.keys() - {"topic", "limit"} for body in bodies] == [set(), {"died_before"}]
 
 
 def test_a_create_whose_id_must_be_new_is_not_repeated(impatient: Any) -> None:

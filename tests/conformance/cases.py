@@ -687,18 +687,15 @@ async def dead_tasks_are_redriven_with_their_retries_back(world: World) -> None:
     for name, retry in (("a", 3), ("b", 0), ("c", 3)):
         await work.enqueue(name, id=world.id(name), retry=retry, ttl=6000)
         await world.advance(1)
-
-    async def redrive(**options: Any) -> int:  # the daemon's clock is ahead of the client's
-        return await world.client.redrive(topic=work.topic, died_before=await world.at(1), **options)
-
-    assert await redrive(reason="exhausted") == 1
+    assert await world.tasks.redrive(work, reason="exhausted") == 1
     await world.advance(1)
-    assert await redrive(died_after=await world.at(-60), reason="expired") == 0
-    assert await redrive() == 2
+    assert await world.client.redrive(topic=work.topic, died_before=await world.at(-60)) == 0
+    assert await world.tasks.redrive(work, died_after=await world.at(60)) == 0
+    assert await world.tasks.redrive(work) == 2
     await world.advance(1)
     assert [(run.attempt, run.payload) for run in world.runs[:4]] == [(1, "a"), (1, "b"), (1, "c"), (1, "b")]
     assert sorted(run.payload for run in world.runs[4:]) == ["a", "c"]
-    assert await redrive() == 0
+    assert await world.tasks.redrive(work) == 0
 
 
 # Schedules
