@@ -9,7 +9,7 @@ from later.api.problems import ErrorBody
 from later.core.admit import expiry_warning
 from later.core.clock import rfc3339
 from later.core.lease import encode_lease
-from later.core.task import Task
+from later.core.task import Task, headers_of_claim
 from later.core.task_view import DeadLetterView, LastErrorView, dead_letter_view, last_error_view
 from later.store.pull_plan import PulledTask
 from later.store.types import CreateResult, Deletion
@@ -180,7 +180,7 @@ def claimed_task_view(pulled: PulledTask) -> ClaimedTaskView:
         id=task.id,
         topic=task.topic,
         content=task.content,
-        headers=task.headers,
+        headers=headers_of_claim(task),
         attempt=pulled.attempt,
         due_at=rfc3339(pulled.due_at),
         created_at=rfc3339(task.created_at),

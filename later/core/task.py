@@ -7,9 +7,12 @@ import re
 
 import msgspec
 
+from later.core.clock import rfc3339
 from later.core.errors import UnreadableBody
 
 BODY_VERSION = 1
+SCHEDULED_HEADER = "later-scheduled"
+"""The header that says at which time a task's schedule fired."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,6 +95,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def ttl_starts_at(self) -> int:
         """The time from which its ttl counts."""
         return self.created_at if self.renewed_at is None else self.renewed_at
+
+
+def headers_of_claim(task: Task) -> dict[str, str]:
+    """Return the headers that a consumer gets with a task: its own, and, as in a call, when its schedule fired."""
+    if task.scheduled_at is None:
+        return task.headers
+    return {**task.headers, SCHEDULED_HEADER: rfc3339(task.scheduled_at)}
 
 
 class _TaskBody(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
+from later.core.task import SCHEDULED_HEADER
+
 State = TypeVar("State")
 
 
@@ -53,7 +55,7 @@ class Task(Generic[State]):
     def scheduled_at(self) -> datetime | None:
         """The time of its schedule for which the task was created; None if no schedule created it."""
         try:
-            return datetime.fromisoformat(self.headers["later-scheduled"]).astimezone(UTC)
+            return datetime.fromisoformat(self.headers[SCHEDULED_HEADER]).astimezone(UTC)
         except (KeyError, ValueError, OverflowError):
             return None
 

@@ -14,6 +14,7 @@ from later.api.leases import lost_tokens
 from later.core.errors import LaterError, PushedTopic, StoreDown, Unavailable
 from later.core.lease import MAX_CLAIMED, Lease, decode_lease
 from later.core.retry import Outcome, OutcomeKind, nack_of
+from later.core.task import headers_of_claim
 from later.handlers.task import Task
 from later.in_process.local_daemon import LocalDaemon
 from later.puller.claim_source import HandlerClaim, LeaseDeadline
@@ -100,7 +101,7 @@ class LocalClaims:
             failures=failures,
             retries_left=max(task.max_retry - failures, 0),
             context=task.context or {},
-            headers={name.lower(): value for name, value in task.headers.items()},
+            headers={name.lower(): value for name, value in headers_of_claim(task).items()},
             state=state,
             deadline=LeaseDeadline(self, token, claimed_at),
         )

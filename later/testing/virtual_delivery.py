@@ -24,6 +24,7 @@ from later.core.retry import (
     nack_of,
 )
 from later.core.task import Task as StoredTask
+from later.core.task import headers_of_claim
 from later.delivery.request import RequestBuilder, encode_body
 from later.handlers.task import Task
 from later.receiver.callback import format_outcome, read_call
@@ -133,7 +134,7 @@ class VirtualDeliverer:
             failures=failures,
             retries_left=max(stored.max_retry - failures, 0),
             context=stored.context or {},
-            headers={name.lower(): value for name, value in stored.headers.items()},
+            headers={name.lower(): value for name, value in headers_of_claim(stored).items()},
             state=self._tasks.state,
             deadline=ClaimDeadline(policy.claim_lease_ms / 1000),
         )

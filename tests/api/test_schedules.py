@@ -9,7 +9,7 @@ import pytest
 
 from later.core.address_guard import AddressGuard
 from later.core.clock import rfc3339
-from later.core.schedule import MAX_SCHEDULE_BYTES, FiringRefusal, move_on
+from later.core.schedule import MAX_SCHEDULE_BYTES, FiringRefusal, firing_task, move_on
 from later.store.schedules import ScheduleMove, Schedules
 from tests.api.api_fixture import MINIMAL, ApiFixture, bad_request, ok, refusals, serve_api
 from tests.api.callers import NamedCallers, Tenant
@@ -262,6 +262,16 @@ async def test_run_now_creates_a_task_beside_those_of_the_schedules_times(api: A
     assert shown["next"][0] == times(0)[0]
     assert api.wakes
     assert api.metric("later_tasks_created_total") == 2
+
+
+async def test_a_consumer_gets_the_time_of_the_schedule_among_the_headers(api: ApiFixture) -> None:
+    await api.request("PUT", "/topics/jobs/policy", {"deliver": "pull"})
+    await put(api, "a", {"topic": "jobs", "every": 3600, "headers": {"x-a": "1"}})
+    definition = (await api.store.schedules.get("a")).definition
+    earlier = NOW - 60_000
+    await api.store.tasks.create([firing_task(definition, earlier, api.store.policies.latest, earlier)])
+    [task] = (await api.post("/claim", {"topic": "jobs"}))[1]["tasks"]
+    assert task["headers"] == {"x-a": "1", "later-scheduled": rfc3339(earlier)}
 
 
 async def test_a_task_of_run_now_that_its_topic_refuses_is_refused(api: ApiFixture) -> None:
