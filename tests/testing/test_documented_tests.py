@@ -28,4 +28,4 @@ def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
     )
     printed = run_pytest(tmp_path, "-p", "pytest_asyncio.plugin")
     assert f"{tests} passed" in printed, printed
-    assert tests == 8
+    assert tests == 9
