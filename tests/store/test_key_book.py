@@ -109,6 +109,15 @@ async def test_keys_whose_version_is_damaged_or_lost_are_read_and_changed_all_th
         assert book.latest.keys[key.id] == key
 
 
+async def test_the_end_of_a_key_goes_by_the_moved_clock_of_a_later_dev(store: StoreFixture) -> None:
+    moved_ms = 0
+    book = KeyBook(store.client, store.keys, time.monotonic, lambda: moved_ms)
+    await book.change(lambda known, now: {"key00001": a_key("key00001", now + 86_400_000)})
+    assert await book.note_ended() == []
+    moved_ms = 2 * 86_400_000
+    assert [key.id for key in await book.note_ended()] == ["key00001"]
+
+
 async def test_a_key_with_values_that_no_daemon_writes_opens_nothing(store: StoreFixture) -> None:
     key = a_key("key00001", None)
     await store.key_book.change(lambda known, now: {key.id: key})

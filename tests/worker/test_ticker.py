@@ -56,6 +56,27 @@ async def test_the_pause_lasts_until_there_is_more_to_do(answer: TickResult, pau
     assert await a_ticker(a_tick(answer)).tick() == pause
 
 
+async def test_no_tick_runs_while_a_ticker_is_paused() -> None:
+    running, may_end, ticks = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def tick(now: int) -> TickResult:
+        running.set()
+        await may_end.wait()
+        ticks.append("tick")
+        return TickResult(0, None)
+
+    ticker = a_ticker(tick)
+    first = asyncio.create_task(ticker.tick())
+    await running.wait()
+    may_end.set()
+    async with ticker.paused():
+        second = asyncio.create_task(ticker.tick())
+        await asyncio.sleep(0)
+        ticks.append("the pause")
+    await asyncio.gather(first, second)
+    assert ticks == ["tick", "the pause", "tick"]
+
+
 @each_case("error", [StoreDown("down"), ValueError(), RecursionError(), ExceptionGroup("", [KeyError()])])
 async def test_a_failed_tick_is_counted_and_repeated_after_an_interval(error: Exception) -> None:
     counted: list[str] = []
