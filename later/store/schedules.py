@@ -267,7 +267,7 @@ class Schedules:
                 unreadable.append(read.id)
             else:
                 schedules.append(DueSchedule(schedule, read.state, at))
-        await self._postpone(unreadable, now)
+        await self._postpone(unreadable, now + POSTPONE_MS)
         return DueSchedules(schedules, now if is_more else min(next_times, default=None))
 
     async def move_on(self, moves: Sequence[ScheduleMove]) -> list[bool | LaterError]:
@@ -289,13 +289,12 @@ class Schedules:
             parse_flags,
         )
 
-    async def postpone(self, due: Sequence[DueSchedule], now: int) -> None:
-        """Let schedules be due again in a minute. What was missed meanwhile is judged then."""
-        await self._postpone([schedule.id for schedule in due], now)
+    async def postpone(self, due: Sequence[DueSchedule], until: int) -> None:
+        """Let schedules be looked at again at a later time (ms). What was missed by then is judged then."""
+        await self._postpone([schedule.id for schedule in due], until)
 
-    async def _postpone(self, ids: Sequence[str], now: int) -> None:
-        at = now + POSTPONE_MS
-        commands: list[Command] = [("ZADD", self._keys.shard_of(id).firings, "XX", "GT", at, id) for id in ids]
+    async def _postpone(self, ids: Sequence[str], until: int) -> None:
+        commands: list[Command] = [("ZADD", self._keys.shard_of(id).firings, "XX", "GT", until, id) for id in ids]
         await self._client.execute_all("move_schedules", commands)
 
     # All of them

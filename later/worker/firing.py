@@ -7,7 +7,7 @@ whoever creates it again finds it there. Any number of instances may do so at on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -20,7 +20,7 @@ from later.core.task import Task
 from later.metrics import Metrics
 from later.store.fanout import MAX_READ_BYTES, split_by_weight
 from later.store.open import Store
-from later.store.schedules import DueSchedule, ScheduleMove
+from later.store.schedules import POSTPONE_MS, DueSchedule, ScheduleMove
 from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.schedules")
@@ -33,6 +33,8 @@ TASKS_PER_TICK = 1000
 FIRINGS_PER_TURN = 50
 """Schedules and firings after which other tasks of the event loop get a turn."""
 TASKS_PER_CALL = 500
+RETRY_MS = 1000
+"""When a schedule is looked at again whose task the store did not take: others are not held up by it."""
 
 
 class _Firing(NamedTuple):
@@ -69,8 +71,11 @@ class ScheduleFirer:
             return TickResult(0, found.next_at)
         due, plans = await self._plan(found.schedules, now)
         firings = await self._admit(due, plans)
-        await self._create(firings)
-        await self._move_on(due, plans, firings)
+        errors = await self._create(firings)
+        await self._move_on(due, plans, [firing for firing in firings if firing.position not in errors], errors)
+        if errors:
+            await self._store.schedules.postpone([due[position] for position in errors], now + RETRY_MS)
+            raise next(iter(errors.values()))
         is_all = len(due) == len(found.schedules)
         next_times = [plan.next_at for plan in plans if plan.next_at is not None]
         next_times += [] if found.next_at is None else [found.next_at]
@@ -97,7 +102,7 @@ class ScheduleFirer:
             tasks += len(plan.times)
             if tasks >= TASKS_PER_TICK:
                 break
-        await self._store.schedules.postpone(unknown, now)
+        await self._store.schedules.postpone(unknown, now + POSTPONE_MS)
         return due, plans
 
     async def _admit(self, due: Sequence[DueSchedule], plans: Sequence[FiringPlan]) -> list[_Firing]:
@@ -126,23 +131,27 @@ class ScheduleFirer:
             return refused
         return task
 
-    async def _create(self, firings: Sequence[_Firing]) -> None:
+    async def _create(self, firings: Sequence[_Firing]) -> dict[int, LaterError]:
         """Create the tasks of firings; those that are there already stay as they are.
+
+        Return the errors of those that could not be created, by the positions of their schedules.
 
         Raises:
             StoreDown: some may have been created. The next tick creates them again, which changes nothing.
         """
-        tasks = [firing.task for firing in firings if isinstance(firing.task, Task)]
+        tasks = [(firing.position, firing.task) for firing in firings if isinstance(firing.task, Task)]
         created: list[Task] = []
-        error: LaterError | None = None
+        errors: dict[int, LaterError] = {}
         least = MAX_READ_BYTES // TASKS_PER_CALL
-        for some in split_by_weight(tasks, MAX_READ_BYTES, lambda task: max(least, len(task.content))):
-            results = await self._store.tasks.create(some)
-            created += [task for task, result in zip(some, results, strict=True) if result is True]
-            error = next((result for result in results if isinstance(result, LaterError)), error)
+        for some in split_by_weight(tasks, MAX_READ_BYTES, lambda item: max(least, len(item[1].content))):
+            results = await self._store.tasks.create([task for _, task in some])
+            for (position, task), result in zip(some, results, strict=True):
+                if result is True:
+                    created.append(task)
+                elif isinstance(result, LaterError):
+                    errors[position] = result
         await self._report(created)
-        if error is not None:
-            raise error
+        return errors
 
     async def _report(self, created: Sequence[Task]) -> None:
         """Count new tasks, and tell of them who claims them."""
@@ -163,9 +172,16 @@ class ScheduleFirer:
             await self._store.due_notices.send(pulled, min(task.execute_at for task in created if task.topic in pulled))
 
     async def _move_on(
-        self, due: Sequence[DueSchedule], plans: Sequence[FiringPlan], firings: Sequence[_Firing]
+        self,
+        due: Sequence[DueSchedule],
+        plans: Sequence[FiringPlan],
+        firings: Sequence[_Firing],
+        left_out: Container[int],
     ) -> None:
-        """Set schedules to their next times, and note what has become of their firings. Raises StoreDown."""
+        """Set schedules to their next times, but for some, and note what has become of their firings.
+
+        Raises StoreDown.
+        """
         last: dict[int, FiringRecord] = {}
         refusals: dict[int, list[FiringRefusal]] = {}
         for position, at, task in firings:
@@ -173,15 +189,21 @@ class ScheduleFirer:
                 last[position] = FiringRecord(at, task.id)
             else:
                 refusals.setdefault(position, []).append(FiringRefusal(at, task.detail, task.field))
+        moved = [position for position in range(len(due)) if position not in left_out]
         moves = [
             ScheduleMove(
-                schedule,
-                move_on(schedule.schedule.state, plan.next_at, last.get(position), refusals.get(position, [])),
+                due[position],
+                move_on(
+                    due[position].schedule.state,
+                    plans[position].next_at,
+                    last.get(position),
+                    refusals.get(position, []),
+                ),
             )
-            for position, (schedule, plan) in enumerate(zip(due, plans, strict=True))
+            for position in moved
         ]
         results = await self._store.schedules.move_on(moves)
-        for position, result in enumerate(results):
+        for position, result in zip(moved, results, strict=True):
             if isinstance(result, LaterError):
                 raise result
             if result and position in refusals:

@@ -23,7 +23,7 @@ from later.store.pull_plan import PullRequest, PullResult, PullTopic
 from later.store.schedules import ScheduleMove, Schedules
 from later.store.scripts import BY_SHA
 from later.store.tasks import Tasks
-from later.worker.firing import SCHEDULES_PER_TICK
+from later.worker.firing import RETRY_MS, SCHEDULES_PER_TICK
 from tests.builders import NOW
 from tests.cut_connection import CutConnection
 from tests.store_fixture import StoreFixture
@@ -283,23 +283,29 @@ async def test_an_instance_that_dies_between_create_and_move_leaves_a_firing_tha
     assert (state.next_at, state.last and state.last.at) == (NOW + MINUTE, NOW)
 
 
-async def test_a_store_that_refuses_the_tasks_keeps_the_schedules_due(
+async def test_a_schedule_whose_task_the_store_does_not_take_stays_due_and_holds_up_no_other(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = FiringWorker(store)
-    await worker.put(every=60)
+    await worker.put("bad", every=60, topic="damaged")
+    await worker.put("good", every=60)
+    create = Tasks.create
 
-    async def refuse(self: Tasks, tasks: Sequence[Task]) -> list[LaterError]:
-        return [StoreDown("full")] * len(tasks)
+    async def refuse(self: Tasks, tasks: Sequence[Task]) -> Sequence[object]:
+        results = await create(self, [task for task in tasks if task.topic != "damaged"])
+        return [StoreDown("damaged") if task.topic == "damaged" else results.pop(0) for task in tasks]
 
     with monkeypatch.context() as patch:
         patch.setattr(Tasks, "create", refuse)
-        with pytest.raises(StoreDown, match="full"):
-            await worker.firer.tick(NOW)
-    assert (await worker.state()).next_at == NOW
+        for _ in range(2):
+            with pytest.raises(StoreDown, match="damaged"):
+                await worker.firer.tick(worker.at)
+            assert await worker.firer.tick(worker.at) == (0, worker.at + RETRY_MS)
+            worker.at += RETRY_MS
+    assert [(await worker.state(id)).next_at for id in ("bad", "good")] == [NOW, NOW + MINUTE]
     await worker.fire()
     await worker.deliver()
-    assert worker.fired_at() == [0]
+    assert sorted(worker.fired()) == [f"s:{id}:{NOW // 1000}" for id in ("bad", "good")]
 
 
 async def test_many_instances_fire_each_time_of_each_schedule_once(store: StoreFixture) -> None:
