@@ -32,6 +32,9 @@ class Run(NamedTuple):
 class World(ABC):
     """An application of which a case uses its own topics, and later behind it."""
 
+    last: Task[Any]
+    """The task of the last run."""
+
     def __init__(self, tasks: Later, case: str) -> None:
         self.tasks = tasks
         self.runs: list[Run] = []
@@ -95,9 +98,6 @@ class World(ABC):
                 raise left.pop(0)
 
         return work
-
-    last: Task[Any]
-    """The task of the last run."""
 
     async def info(self, name: str) -> Info:
         return await self.tasks.get(self.id(name))

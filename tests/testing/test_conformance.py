@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pytest
-
 from later import Later
 from later.testing import VirtualClock, virtual_clock
+from tests.cases import each_case
 from tests.conformance.cases import CASES
 from tests.conformance.world import Case, World
 
@@ -28,7 +27,7 @@ class ClockWorld(World):
         await self._clock.advance(by_s)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@each_case("case", CASES, ids=[case.__name__ for case in CASES])
 async def test_on_a_virtual_clock(case: Case) -> None:
     tasks = Later()
     with virtual_clock(tasks, start=START) as clock:
