@@ -225,6 +225,9 @@ async def test_tasks_are_created_in_the_namespace_of_their_handler(api: ApiServe
         created = [await tasks.get((await handler.enqueue(payload, delay=60)).id)
                    for handler, payload in zip(handlers, (Remind(1), Remind(1), None), strict=True)]  # fmt: skip
         created.append(await tasks.get((await tasks.enqueue("others", delay=60)).id))
+        by_key = await tasks.enqueue("remind", '{"order":1}', delay=60, key="k")
+        assert by_key.id == handlers[0].id_of("k")
+        assert not (await handlers[0].enqueue(Remind(1), key="k")).created
     assert [info.topic for info in created] == ["shop/remind", "remind", "plain", "shop/others"]
 
 

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("redis", reason="a store is needed")
 
-from later import Later, Task  # after it is known that the tests can run
+from later import Busy, Dead, Hold, Later, Retry, Task  # after it is known that the tests can run
 from later.client.answers import Info
 from later.core.clock import Clock
 from later.core.errors import Conflict, NotFound, Refused
@@ -165,6 +165,49 @@ async def test_a_payload_that_is_no_json_fails_with_the_reason_and_the_others_ru
             await asyncio.sleep(0.01)
     assert info.last_error is not None
     assert "JSON is malformed" in info.last_error.message
+
+
+@on_both
+async def test_each_end_of_a_handler_decides_on_its_task(carrier: str, api: ApiServer) -> None:
+    tasks = await build(carrier, api)
+    ends: dict[str, Exception] = {
+        "error": KeyError("amount"),
+        "retry": Retry("locked", after="1h"),
+        "busy": Busy("full", after="1h"),
+        "hold": Hold("1h", "rate limit"),
+        "dead": Dead("no such order"),
+    }
+
+    def work(end: str) -> object:
+        if end in ends:
+            raise ends[end]
+        return False
+
+    handler = tasks.handler(work)
+    strict: Any = tasks.handler("strict", strict=True)(work)
+    async with working(tasks):
+        ids = {end: (await handler.enqueue(end)).id for end in ("done", *ends)}
+        ids["strict"] = (await strict.enqueue("done", retry=0)).id
+        ids["payload"] = (await tasks.enqueue("work", "garbage", retry=0)).id
+        await wait_for_end(tasks, ids.pop("done"))
+        found: dict[str, Info] = {}
+        while len(found) < len(ids):
+            for end, id in ids.items():
+                info = await tasks.get(id)
+                if info.last_error is not None and info.state != "unack":
+                    found[end] = info
+            await asyncio.sleep(0.01)
+    told = {end: (info.state, info.retries_used, info.last_error.message) for end, info in found.items()  # type: ignore[union-attr]  # see above
+            if end not in ("error", "payload")}  # fmt: skip
+    assert told == {
+        "retry": ("error", 1, "locked"),
+        "busy": ("error", 0, "full"),
+        "hold": ("error", 0, "rate limit"),
+        "dead": ("dead", 1, "no such order"),
+        "strict": ("dead", 0, "1 failure: returned False"),
+    }
+    assert "KeyError: 'amount'" in str(found["error"].last_error)
+    assert (found["payload"].state, "malformed" in str(found["payload"].last_error)) == ("dead", True)
 
 
 @on_both

@@ -15,7 +15,7 @@ from later.core.durations import Seconds
 from later.core.errors import LaterError, NotConfigured, NotFound, Refused
 from later.core.task import Draft
 from later.handlers.context import Carried, capture_context
-from later.handlers.handler import EnqueueOptions, Enqueuer, Handler
+from later.handlers.handler import EnqueueOptions, Enqueuer, Handler, own_id
 from later.handlers.policy_wishes import PolicyChange, PolicyWish, fields_to_set, wished_changes
 from later.handlers.registry import Handlers
 
@@ -73,6 +73,7 @@ class ConnectedHandlers(Handlers):
         delay: Seconds | None = None,
         at: datetime | None = None,
         id: str | None = None,
+        key: str | None = None,
         if_exists: IfExistsValue = "keep",
         remember: Seconds | None = None,
         retry: int | None = None,
@@ -80,8 +81,9 @@ class ConnectedHandlers(Handlers):
         context: Mapping[str, str] | None = None,
     ) -> Enqueued:
         """Create a task for a topic that others handle, with the arguments of `Handler.enqueue`. Raises as that."""
-        options = EnqueueOptions(delay, at, id, if_exists, remember, retry, ttl, context)
-        return await self.send_draft(self._draft(self._full_name(topic), content, callback, options))
+        full_name = self._full_name(topic)
+        options = EnqueueOptions(delay, at, own_id(full_name, id, key), if_exists, remember, retry, ttl, context)
+        return await self.send_draft(self._draft(full_name, content, callback, options))
 
     def enqueue_sync(
         self,
@@ -92,6 +94,7 @@ class ConnectedHandlers(Handlers):
         delay: Seconds | None = None,
         at: datetime | None = None,
         id: str | None = None,
+        key: str | None = None,
         if_exists: IfExistsValue = "keep",
         remember: Seconds | None = None,
         retry: int | None = None,
@@ -99,8 +102,9 @@ class ConnectedHandlers(Handlers):
         context: Mapping[str, str] | None = None,
     ) -> Enqueued:
         """Create a task as `enqueue` does, from a thread without an event loop. Raises RuntimeError: one runs."""
-        options = EnqueueOptions(delay, at, id, if_exists, remember, retry, ttl, context)
-        return self.send_draft_sync(self._draft(self._full_name(topic), content, callback, options))
+        full_name = self._full_name(topic)
+        options = EnqueueOptions(delay, at, own_id(full_name, id, key), if_exists, remember, retry, ttl, context)
+        return self.send_draft_sync(self._draft(full_name, content, callback, options))
 
     async def enqueue_many(self, items: Iterable[Draft]) -> Sequence[Enqueued | LaterError]:
         """Create many tasks, made by `Handler.item`; return an answer or an error for each, in order."""

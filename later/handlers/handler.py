@@ -162,7 +162,7 @@ class Handler(Generic[Payload]):
             NotConfigured: the handler belongs to no application, or that one does not know where `later` is.
         """
         application = self.find_application()
-        options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
+        options = EnqueueOptions(delay, at, own_id(self.topic, id, key), if_exists, remember, retry, ttl, context)
         return await application.send_draft(application.build_draft(self, payload, options))
 
     def enqueue_sync(
@@ -185,7 +185,7 @@ class Handler(Generic[Payload]):
             RuntimeError: an event loop runs in this thread, and would stand still meanwhile.
         """
         application = self.find_application()
-        options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
+        options = EnqueueOptions(delay, at, own_id(self.topic, id, key), if_exists, remember, retry, ttl, context)
         return application.send_draft_sync(application.build_draft(self, payload, options))
 
     def item(
@@ -203,7 +203,7 @@ class Handler(Generic[Payload]):
         context: Mapping[str, str] | None = None,
     ) -> Draft:
         """Return a task for the application's `enqueue_many`, with the arguments of `enqueue`."""
-        options = EnqueueOptions(delay, at, self._own_id(id, key), if_exists, remember, retry, ttl, context)
+        options = EnqueueOptions(delay, at, own_id(self.topic, id, key), if_exists, remember, retry, ttl, context)
         return self.find_application().build_draft(self, payload, options)
 
     def find_application(self) -> Enqueuer:
@@ -323,6 +323,18 @@ class Handler(Generic[Payload]):
         if id is not None and key is not None:
             raise Refused("key: expected either id or key, got both", "key")
         return id if key is None else self.id_of(key)
+
+
+def key_id(topic: str, key: str) -> str:
+    """Return the id that a key makes in a topic."""
+    return KEY_ID_PREFIX + hashlib.sha256(f"{topic}\n{key}".encode()).hexdigest()[:KEY_ID_CHARS]
+
+
+def own_id(topic: str, id: str | None, key: str | None) -> str | None:
+    """Return the id that is given, or made by a key. Raises Refused: both are given."""
+    if id is not None and key is not None:
+        raise Refused("key: expected either id or key, got both", "key")
+    return id if key is None else key_id(topic, key)
 
 
 def _check_function(function: Callable[..., Any], name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from fastapi import FastAPI
 from flask import Flask
 from starlette.applications import Starlette
 
+from later.handlers.control import Busy, Dead, Hold, Retry
 from later.handlers.registry import Handlers
 from later.receiver.asgi import AsgiReceiver
 from later.receiver.callback import MAX_BODY_BYTES
@@ -86,6 +88,55 @@ async def test_each_framework_says_the_reason_of_a_failure(framework: str) -> No
     request = FRAMEWORKS[framework](build_receiver(build_handlers()))
     status, headers, _ = await request("POST", "/later", *build_call("in_a_thread", "8"))
     assert (status, headers["later-reason"][:14]) == (500, "AssertionError")
+
+
+ENDS: list[tuple[object, int, dict[str, str]]] = [
+    (None, 200, {}),
+    (False, 200, {}),
+    (KeyError("amount"), 500, {"later-reason": "KeyError%3A%20%27amount%27"}),
+    (Retry("locked", after="5m"), 500, {"later-reason": "locked", "later-after": "300.000"}),
+    (Busy("full", after=1.5), 503, {"later-reason": "full", "later-after": "1.500"}),
+    (Hold("90s"), 503, {"later-reason": "hold", "retry-after": "90"}),
+    (Dead("no such order"), 410, {"later-reason": "no such order"}),
+]
+"""The ends of a handler, and the answers that say them."""
+
+
+@each_case("framework", FRAMEWORKS)
+async def test_each_framework_says_every_end_of_a_handler(framework: str) -> None:
+    handlers = Handlers()
+
+    def end(number: int) -> object:
+        result = ENDS[number][0]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    handlers.handler("in_a_thread")(end)
+    handlers.handler("strict", strict=True)(end)
+    handlers.handler("hang", timeout=0.01)(hang)
+    build = FRAMEWORKS[framework]
+    request = build(build_receiver(handlers)) if framework != "aiohttp" else None
+
+    async def call(topic: str, content: str) -> tuple[int, dict[str, str]]:
+        own = request or build(build_receiver(handlers))  # aiohttp's applications serve once
+        status, headers, _ = await own("POST", "/later", *build_call(topic, content))
+        return status, {
+            name: value.replace(" ", "%20") if "%" in value else value
+            for name, value in headers.items()
+            if name in ("later-reason", "later-after", "retry-after")
+        }
+
+    for number, (_, status, headers) in enumerate(ENDS):
+        assert await call("in_a_thread", str(number)) == (status, headers), number
+    assert await call("strict", "0") == (500, {"later-reason": "returned None"})
+    assert await call("hang", "") == (500, {"later-reason": "not done within 0.01 s"})
+    assert await call("unknown", "") == (503, {"later-reason": "no handler for unknown in this app"})
+    status, headers = await call("in_a_thread", "garbage")
+    assert (status, "malformed" in headers["later-reason"]) == (500, True)
 
 
 @each_case("framework", FRAMEWORKS)
