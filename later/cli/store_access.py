@@ -88,9 +88,7 @@ async def _work_with_store(config: Config, work: Callable[[Store], Awaitable[int
 
     try:
         clock = Clock(time.monotonic, time.time)
-        async with aclosing(
-            await open_store(settings, clock, config.policy, config.shards, may_be_moved=True)
-        ) as store:
+        async with aclosing(await open_store(settings, clock, config.policy, config.shards)) as store:
             try:
                 return await work(store)
             finally:

@@ -178,12 +178,10 @@ def connect_store(
     return build_store(client, clock, Keys(settings.prefix, shards), policy, instance, count_follow_ups)
 
 
-async def open_store(
-    settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int, *, may_be_moved: bool = False
-) -> Store:
+async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int) -> Store:
     """Open the store, of whatever server. It has the shards of its data, or `default_shards` if there is no data.
 
-    With `may_be_moved` it may be that of a `later dev`: then its time is the one to which the clock is moved by now.
+    It may be that of a `later dev`: then its time is the one to which the clock is moved by now.
 
     Raises:
         StoreMismatch: this version of later cannot use the data.
@@ -191,9 +189,8 @@ async def open_store(
     """
     client = StoreClient(connect(settings.url, clock, settings.timeout_s), clock, timeout_s=settings.timeout_s)
     try:
-        known_needs = KNOWN_NEEDS | {MOVED_CLOCK} if may_be_moved else KNOWN_NEEDS
-        stored = await stored_shards(client.execute_each, settings.prefix, known_needs)
-        if may_be_moved and stored is not None:
+        stored = await stored_shards(client.execute_each, settings.prefix, KNOWN_NEEDS | {MOVED_CLOCK})
+        if stored is not None:
             clock.set_moved(await read_moved(client.execute_each, settings.prefix))
     except BaseException:
         await client.aclose()

@@ -51,7 +51,7 @@ async def test_a_clock_stays_moved_when_the_store_is_opened_again(
         assert 31 * DAY_MS <= (await again.time.now()).low - before.low < 32 * DAY_MS
     settings = StoreSettings(url=server_url, prefix="later", timeout_s=10)
     clock = Clock(time.monotonic, time.time)
-    inspected = await open_store(settings, clock, DEFAULT_POLICY, shards, may_be_moved=True)
+    inspected = await open_store(settings, clock, DEFAULT_POLICY, shards)
     assert 31 * DAY_MS <= (await inspected.time.now()).low - before.low < 32 * DAY_MS
     await inspected.aclose()
 
