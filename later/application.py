@@ -311,7 +311,8 @@ class Later(ConnectedHandlers):
         Then nothing more is claimed; what runs has `drain`, and what still runs is given back. `only` are the handlers
         whose tasks are claimed; all without it. Tasks are claimed for `lease`, which is extended while they run: so
         long it takes until others get the tasks of a process that was killed. `claims` takes the place of the API of
-        `url`. If it is a `StoreClaims`, and there is no URL, it also takes the application's calls meanwhile.
+        `url`. A `StoreClaims` has a `lease` of its own; if there is no URL, it also takes the application's calls
+        meanwhile.
 
         Raises:
             NotConfigured: the application does not know where later is.
@@ -322,21 +323,21 @@ class Later(ConnectedHandlers):
         from later.puller.pull_worker import PullWorker  # noqa: PLC0415
 
         handlers = list(only or self)
+        embedded = claims if isinstance(claims, EmbeddedLater) else None if claims else self._embedded
         async with AsyncExitStack() as stack:
-            if isinstance(claims, EmbeddedLater):
-                await stack.enter_async_context(self._embedded_in(claims))
-            await stack.enter_async_context(self)
-            embedded = claims if isinstance(claims, EmbeddedLater) else None if claims else self._embedded
             if embedded is not None:
-                await embedded.pull([topic for handler in handlers for topic in handler.topics])
+                topics = [topic for handler in handlers for topic in handler.topics]
+                await stack.enter_async_context(self._embedded_in(embedded, topics))
                 claims = embedded.claims(lambda: self._state)
+            await stack.enter_async_context(self)
             source = claims or ApiClaims(self.client, lambda: self._state, to_seconds("lease", lease))
             await PullWorker(handlers, self._dispatcher, source).run(to_seconds("drain", drain))
 
     @asynccontextmanager
-    async def _embedded_in(self, embedded: EmbeddedLater) -> AsyncIterator[None]:
-        """Keep an embedded later open. If this application has no other, it is the application's meanwhile."""
+    async def _embedded_in(self, embedded: EmbeddedLater, topics: Sequence[str]) -> AsyncIterator[None]:
+        """Keep an embedded later open, where these topics are claimed; without a URL, it takes all calls meanwhile."""
         async with embedded:
+            await embedded.pull(topics)
             if self._url is not None:
                 yield
                 return
