@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -191,24 +190,32 @@ class VirtualClock:
             raise RuntimeError("the clock is being moved already: a handler cannot move it")
         self._is_moving = True
         try:
-            for count in itertools.count():
-                event = self._store.next_event(self._deliverer.is_served)
-                until = end if event is None or (end is not None and end < event[0]) else event[0]
-                fires_at = self._schedules.next_at()
-                if until is not None and fires_at is not None and fires_at <= max(until, self._now):
-                    self._set_time(max(fires_at, self._now))
-                    self._schedules.fire(self._now)
-                elif event is None or event[0] != until:
-                    break
-                elif count == limit:
+            count = 0
+            while (event := self._next_event(end)) is not None:
+                if count == limit:
                     raise self._endless(count)
+                at, task = event
+                self._set_time(max(at, self._now))
+                if task is None:
+                    self._schedules.fire(self._now)
                 else:
-                    self._set_time(max(event[0], self._now))
-                    await self._happen(event[1])
+                    count += 1
+                    await self._happen(task)
             if end is not None:
                 self._set_time(end)
         finally:
             self._is_moving = False
+
+    def _next_event(self, end: int | None) -> tuple[int, VirtualTask | None] | None:
+        """Return what happens next until `end`: when, and to which task. None in place of the task: schedules fire.
+
+        Without an end, schedules fire only until a task is due.
+        """
+        event, fires_at = self._store.next_event(self._deliverer.is_served), self._schedules.next_at()
+        times = [at for at in (end, None if event is None else event[0]) if at is not None]
+        if fires_at is not None and times and fires_at <= max(min(times), self._now):
+            return fires_at, None
+        return event if event is not None and event[0] == min(times) else None
 
     async def _happen(self, task: VirtualTask) -> None:
         """Deliver a task, or let it die whose ttl has ended."""

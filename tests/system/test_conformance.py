@@ -73,6 +73,7 @@ async def open_world(url: str, case: str) -> AsyncIterator[World]:
         await runner.cleanup()
 
 
+@pytest.mark.timeout(400)
 @each_case("case", CASES, ids=[case.__name__ for case in CASES])
 async def test_on_a_daemon(case: Case, dev: Daemon) -> None:
     async with open_world(dev.url, case.__name__) as world:

@@ -396,6 +396,19 @@ async def test_declared_schedules_fire_and_run_all_does_not_wait_for_them(tasks:
     assert len(clock.done(tidy)) == 4
 
 
+async def test_run_all_ends_although_a_schedule_fires_as_often_as_tasks_are_delivered(
+    tasks: Later, clock: VirtualClock
+) -> None:
+    @tasks.every("1s")
+    @tasks.handler
+    async def tick() -> None: ...
+
+    await tasks.apply_schedules()
+    await tasks.enqueue("later-on", callback="http://other.example/", delay="30d")
+    with pytest.raises(RuntimeError, match="20 of them to the handler for tick"):
+        await clock.run_all(limit=20)
+
+
 async def test_a_cron_expression_fires_on_the_clocks_of_its_zone(tasks: Later) -> None:
     pytest.importorskip("cronsim", reason="the library does without it")
 
