@@ -70,6 +70,7 @@ class FakeClaims:
         self._fail()
         self.limits.append(limit)
         self.notify()
+        self.notify()
         while True:
             for topic in topics:
                 if topic in self.refused:
@@ -478,3 +479,45 @@ async def test_a_topic_that_cannot_be_claimed_is_named_once_and_holds_up_no_othe
             del claims.refused["old"]
             await claims.wait(lambda: "o" in claims.settled)
     assert lines == [warning, "tasks of the topic old can be claimed now"]
+
+
+async def test_claims_that_fail_for_a_minute_are_followed_by_others_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handlers, claims = Handlers(), FakeClaims()
+    handlers.handler("work")(lambda: None)
+    claims.failures = 60  # one a second
+    claims.add("work", "a")
+    async with working(handlers, claims):
+        await claims.wait(lambda: claims.settled)
+    assert claims.failures == 0
+    assert [message for message in caplog.messages if "does not answer" in message] == [
+        "later does not answer, trying on: the daemon is away"
+    ]
+
+
+async def test_a_claim_that_found_nothing_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_worker, "POLL_S", 0.001)
+    handlers, claims = Handlers(), FakeClaims()
+    handlers.handler("work")(lambda: None)
+    async with working(handlers, claims):
+        await claims.wait(lambda: len(claims.limits) >= 5)
+        claims.add("work", "a")
+        await claims.wait(lambda: claims.settled)
+
+
+async def test_no_more_is_claimed_than_there_are_free_runs() -> None:
+    handlers, claims, end = Handlers(), FakeClaims(), asyncio.Event()
+
+    @handlers.handler(concurrency=3)
+    async def work() -> None:
+        await end.wait()
+
+    claims.add("work", "a")
+    async with working(handlers, claims):
+        await claims.wait(lambda: not claims.waiting["work"])
+        claims.add("work", *"bcdefgh")
+        end.set()
+        await claims.wait(lambda: len(claims.settled) == 8)
+    assert claims.limits[0] == 3
+    assert max(claims.limits) == 3
