@@ -80,6 +80,8 @@ def pack_commands(commands: Sequence[Command]) -> bytes:
 class _RecordingClient:
     """A replacement for the store's client that keeps the commands instead of sending them."""
 
+    timeout_s = 2.0
+
     def __init__(self) -> None:
         self.commands: list[Command] = []
 
