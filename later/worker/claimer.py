@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -27,6 +27,8 @@ from later.worker.ticker import TickResult
 
 HELD_EVERY_MS = 100
 """How often, at most, a snapshot includes held topics; sooner if a hold that is known ends sooner."""
+CLAIMS_AT_ONCE = 2
+"""One that the store carries out, and one whose deliveries begin. More would keep settles from their connections."""
 FORGET_EVERY_MS = 1000
 """How often origins without calls are forgotten."""
 
@@ -157,19 +159,22 @@ class Claimer:
         Raises:
             StoreDown: whether some of it was claimed is not known. The deliveries of the rest have begun.
         """
-        parts = split_by_topic(requests, MAX_TOPICS)
+        parts = deque(split_by_topic(requests, MAX_TOPICS))
         lease_end, max_bytes = now + self._lease_ms, MAX_CLAIM_BYTES // len(parts)
-        claims = [asyncio.ensure_future(self._store.tasks.claim(part, now, lease_end, max_bytes)) for part in parts]
+        under_way: deque[asyncio.Future[list[ClaimResult | LaterError]]] = deque()
         results: list[ClaimResult | LaterError] = []
         begun: Counter[str] = Counter()
         due_times: list[int] = []
         failure: Exception | None = None
-        for claim in claims:  # all of them, whatever fails: otherwise what was claimed would wait for its leases to end
+        while under_way or (parts and failure is None):
+            while parts and failure is None and len(under_way) < CLAIMS_AT_ONCE:
+                claim = self._store.tasks.claim(parts.popleft(), now, lease_end, max_bytes)
+                under_way.append(asyncio.ensure_future(claim))
             try:
-                results += (answers := await claim)
+                results += (answers := await under_way.popleft())
                 claimed = [answer for answer in answers if isinstance(answer, ClaimResult)]
                 dispatched = await self._dispatcher.dispatch(claimed, now)
-            except Exception as error:
+            except Exception as error:  # what else was claimed would wait until its leases end
                 failure = failure or error
                 continue
             begun.update(dispatched.begun)

@@ -13,7 +13,7 @@ from later.core.errors import StoreDown
 from later.store.scripts import MAX_TOPICS
 from later.store.tasks import Tasks
 from later.store.types import ClaimRequest, WorkerSnapshot
-from later.worker.claimer import split_by_topic
+from later.worker.claimer import CLAIMS_AT_ONCE, split_by_topic
 from later.worker.dispatcher import STARTS_PER_TURN
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
@@ -141,6 +141,24 @@ async def test_what_was_claimed_is_delivered_although_the_store_goes_away_during
         await worker.claimer.tick(NOW)
     await worker.deliveries.drain(60)
     assert len(sender.calls) == 50
+
+
+async def test_two_claims_are_under_way_at_most(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, under_way, most = Tasks.claim, set[int](), [0]
+
+    async def count(tasks: Tasks, requests: Sequence[ClaimRequest], *arguments: Any) -> Any:
+        under_way.add(id(requests))
+        most.append(len(under_way))
+        try:
+            return await claim(tasks, requests, *arguments)
+        finally:
+            under_way.discard(id(requests))
+
+    monkeypatch.setattr(Tasks, "claim", count)
+    worker = ManualWorker(store, FakeSender(), slots=512)
+    await create_topics(store, 4 * MAX_TOPICS)
+    assert await worker.work() == 4 * MAX_TOPICS
+    assert max(most) == CLAIMS_AT_ONCE
 
 
 def test_the_requests_of_a_topic_stay_together() -> None:
