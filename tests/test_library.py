@@ -18,7 +18,7 @@ from tests.cli.api_stub import Capture, exit_code_of
 from tests.environment import HAS_SERVER
 
 ROOT = Path(later.__file__).parent
-PACKAGES = ("application.py", "client", "core", "errors.py", "handlers", "puller", "receiver", "testing")
+PACKAGES = ("application.py", "client", "core", "errors.py", "handlers", "puller", "receiver", "run", "testing")
 """What an application may import from. All modules of these packages are the library's."""
 SERVER_COMMANDS = [name for name, lazy in COMMANDS.items() if lazy.extra is not None]
 OF_THE_SERVER = {"StoreClaims"}

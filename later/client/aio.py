@@ -93,7 +93,7 @@ class AsyncClient:
         self._coalesce = coalesce
         self._policies = AppliedPolicies()
         self._loops: dict[asyncio.AbstractEventLoop, _LoopState] = {}
-        call_after_fork(self.forget_connections)
+        call_after_fork(self, AsyncClient.forget_connections)
 
     # Tasks
 

@@ -85,7 +85,7 @@ class Client:
         self._check = check
         self._policies = AppliedPolicies()
         self._forget()
-        call_after_fork(self.forget_connections)
+        call_after_fork(self, Client.forget_connections)
 
     # Tasks
 

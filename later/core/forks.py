@@ -1,24 +1,25 @@
-"""Methods that are called in each process that is forked from this one."""
+"""Objects that forget something in each process that is forked from this one."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from weakref import WeakMethod
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
-_methods: set[WeakMethod[Callable[[], None]]] = set()
+Owner = TypeVar("Owner")
+
+_methods: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
 
-def call_after_fork(method: Callable[[], None]) -> None:
-    """Let a method be called in each child, as long as its object lives. It forgets what only the parent has."""
-    _methods.add(WeakMethod(method, _methods.discard))
+def call_after_fork(owner: Owner, forget: Callable[[Owner], None]) -> None:
+    """Let `forget` be called with its owner in each child, as long as the owner lives."""
+    _methods[owner] = forget
 
 
 def _call_all() -> None:
-    for reference in [*_methods]:
-        method = reference()
-        if method is not None:
-            method()
+    for owner, forget in [*_methods.items()]:
+        forget(owner)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

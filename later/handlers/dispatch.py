@@ -43,7 +43,7 @@ class HandlerDispatcher:
         self.metrics: HandlerMetrics | None = None
         self._closing: set[asyncio.Task[None]] = set()
         """Dependencies that are closed when the threads have ended that use them."""
-        call_after_fork(self._forget_threads)
+        call_after_fork(self, HandlerDispatcher._forget_threads)
 
     def has(self, handler: Handler[Any]) -> bool:
         """Return False if a handler was removed: it is to get no further task."""

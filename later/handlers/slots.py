@@ -18,7 +18,7 @@ class Slots:
         self._lock = threading.Lock()
         self._free = size
         self._waiters: deque[Future[None]] = deque()
-        call_after_fork(self._forget_runs)
+        call_after_fork(self, Slots._forget_runs)
 
     @property
     def free(self) -> int:

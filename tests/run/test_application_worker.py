@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import socket
 import sys
 import time
@@ -20,9 +21,11 @@ from later.cli.worker_log import JsonFormatter, LineFormatter
 from later.client.connection_settings import ConnectionSettings
 from later.core.clock import Clock
 from later.core.errors import CallFailed, ConfigError, NotFound, Unavailable
+from later.daemon.lifecycle import Lifecycle
 from later.run import application_worker
 from later.run.application_supervisor import describe_exit
 from later.run.application_worker import ApplicationWorker, RunOptions, wait_for_later
+from later.signals import TERMINATION_SIGNALS, signal_handlers
 from tests.cases import each_case
 from tests.client.api_servers import ApiServer, StubAnswer, api_server, stub_server
 
@@ -163,3 +166,24 @@ def test_the_log_is_lines_for_people_or_json() -> None:
 @each_case(("status", "text"), [(0, "exited with 0"), (2, "exited with 2"), (-9, "was killed by SIGKILL")])
 def test_the_end_of_a_process_is_told_in_words(status: int, text: str) -> None:
     assert describe_exit(status) == text
+
+
+async def test_a_signal_stops_a_process_also_where_its_event_loop_handles_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle_none(*arguments: object) -> None:
+        raise NotImplementedError  # as on Windows
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_signal_handler", handle_none)
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def stop() -> None: ...
+
+    with signal_handlers({number: signal.getsignal(number) for number in TERMINATION_SIGNALS}):
+        running = asyncio.create_task(Lifecycle(force_exit=lambda: None).run(work, stop))
+        async with asyncio.timeout(60):
+            await begun.wait()
+            signal.raise_signal(signal.SIGTERM)
+            assert await running == 0
