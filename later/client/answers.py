@@ -162,17 +162,18 @@ class LastFiring(Struct, frozen=True, kw_only=True):
 
 
 class FiringError(Struct, frozen=True, kw_only=True):
-    """Why the task of a schedule's last firing was refused, and the time of that firing."""
+    """The last firing of a schedule whose task was refused: its time, why, and the field that is wrong, if one is."""
 
     message: str
     time: datetime
+    field: str | None = None
 
 
 class ScheduleInfo(Struct, frozen=True, kw_only=True):
     """A schedule. It has either `cron` and a `zone`, or `every`, in seconds. Other durations are in seconds, too.
 
-    `next` are the next ten times at which it fires; in `schedules` only the first. `headers` and `context` have the
-    names in them, never their values.
+    `next` are the next ten times at which it fires; in `schedules` only the first. `refused` counts the firings whose
+    tasks were refused. `headers` and `context` have the names in them, never their values.
     """
 
     id: str
@@ -196,6 +197,7 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     next: list[datetime] = []
     last: LastFiring | None = None
     last_error: FiringError | None = None
+    refused: int = 0
 
 
 class ClaimedTask(Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ REPORT = {
     "next": ["2027-01-15T08:00:00.000Z"], "headers": ["x-a"],
     "last": {"time": "2027-01-14T08:00:00.000Z", "task_id": "s:report:1799913600"},
     "last_error": {"time": "2027-01-13T08:00:00.000Z", "message": "ttl: expected …", "field": "ttl"},
+    "refused": 2,
 }  # fmt: skip
 
 
@@ -72,7 +73,7 @@ def test_a_schedule_is_shown_and_all_are_listed_page_by_page(kind: str) -> None:
     assert (shown.cron, shown.zone, shown.next, shown.headers) == ("0 9 * * 1-5", "Europe/Berlin", [AT], ["x-a"])
     assert shown.last == LastFiring(time=AT - timedelta(days=1), task_id="s:report:1799913600")
     assert shown.last_error is not None
-    assert shown.last_error.message == "ttl: expected …"
+    assert (shown.last_error.message, shown.last_error.field, shown.refused) == ("ttl: expected …", "ttl", 2)
     assert listed == ["report", "report"]
     assert [request.path for request in server.requests[1:]] == [
         "/schedules?limit=500&namespace=shop",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from later.client import AsyncClient, Client, Enqueued, Info, draft
+from later.client import AsyncClient, Client, Enqueued, Info, ScheduleInfo, ScheduleResult, draft
 from later.errors import LaterError
 
 
@@ -17,6 +17,11 @@ def call(client: Client) -> None:
     tasks: list[Info] = [*client.list("order", state="pending")]
     print(results, tasks)
 
+    put: ScheduleResult = client.put_schedule("report", "report", cron="@daily", zone="Europe/Berlin")
+    schedules: list[ScheduleInfo] = [*client.schedules()]
+    print(put, schedules)
+
+    client.put_schedule("report", "report", every="1h", catch_up="some")  # type: ignore[arg-type]  # wanted: no such value
     client.create("order", delay=object())  # type: ignore[arg-type]  # wanted: it is no duration
     client.create("order", if_exists="replace")  # type: ignore[arg-type]  # wanted: there is no such value
     client.create(17)  # type: ignore[arg-type]  # wanted: a topic is a text
