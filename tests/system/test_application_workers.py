@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
 import socket
 import threading
@@ -215,9 +216,7 @@ def test_no_task_is_lost_while_a_new_version_takes_the_place_of_an_old_one(folde
 
 
 def test_workers_go_on_when_their_daemon_comes_back_and_when_one_of_them_is_killed(folder: Path, data: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    options = ("--data", str(data), "--listen", address)
+    options = ("--data", str(data), "--listen", f"127.0.0.1:{find_kept_port()}")
     with run_daemon_as_given("up", folder, *options) as up:
         shop = Deployment(folder, up.url)
         with shop.run(APPLICATION + NEW_HANDLER, "--processes", "2") as workers:
@@ -237,6 +236,14 @@ def test_workers_go_on_when_their_daemon_comes_back_and_when_one_of_them_is_kill
                 children = workers.children()
                 assert workers.stop() == 0
                 assert all(map(has_ended, children))
+
+
+def find_kept_port() -> int:
+    """Return a free port that stays free while nobody listens: the kernel gives it to no connection of others."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def test_a_second_signal_leaves_at_once(folder: Path, data: Path) -> None:
