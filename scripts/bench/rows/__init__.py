@@ -6,6 +6,7 @@ from scripts.bench.rows.bulk import BULK, EXPORT
 from scripts.bench.rows.create import CREATE
 from scripts.bench.rows.deliver import DELIVER, DELIVER_HTTPS, DELIVER_ORIGINS, DELIVER_TOPICS
 from scripts.bench.rows.endless import ENDLESS
+from scripts.bench.rows.handlers import HANDLERS
 from scripts.bench.rows.idle import IDLE
 from scripts.bench.rows.isolation import ISOLATION
 from scripts.bench.rows.lateness import LATENESS_200, LATENESS_1000, LATENESS_4000
@@ -36,6 +37,7 @@ ROWS: tuple[Row, ...] = (
     PULL_100,
     PULL_WAIT,
     PULL_IDLE,
+    HANDLERS,
     KEYS,
     SIGNED,
     GUARD,
