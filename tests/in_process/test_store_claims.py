@@ -317,6 +317,22 @@ async def test_due_times_are_those_of_the_store_whatever_this_machines_clock_say
         assert [abs((task.due_at - now).total_seconds()) < 30 for task in runs] == [True, True]
 
 
+async def test_schedules_fire_without_a_daemon(server_url: str) -> None:
+    tasks, fired = Later(claims_of(server_url)), list[str]()
+
+    @tasks.handler
+    async def report() -> None:
+        fired.append(this_task().id)
+
+    async with working(tasks):
+        long_ago = datetime.now(UTC) - timedelta(hours=1)
+        await tasks.client.put_schedule("daily", "report", every="24h", start=long_ago, catch_up="one")
+        await tasks.client.run_schedule_now("daily")
+        await tasks.client.put_schedule("often", "report", every=1)
+        await until(lambda: any(id.startswith("s:often:") for id in fired))
+    assert len(set(fired)) == len(fired)
+
+
 async def test_calls_come_from_other_threads_and_event_loops_too(server_url: str) -> None:
     tasks, got, done = Later(claims_of(server_url)), list[str](), asyncio.Event()
     loop = asyncio.get_running_loop()
