@@ -130,6 +130,9 @@ def run_daemon_as_given(
         yield later
     finally:
         canaries.check_arguments()
+        if command == "dev" and process.poll() is None:  # killed, it would leave its store running until the next one
+            with suppress(subprocess.TimeoutExpired):
+                later.stop()
         later.kill()
     errors = [event for event in later.events() if event["level"] in ("error", "critical")]
     assert not errors, errors
