@@ -136,17 +136,18 @@ class Tasks:
         return _merge(due, holds)
 
     async def worker_snapshot(self, limit: int, *, held: bool = True) -> WorkerSnapshot:
-        """Return the due topics of delay, with `held` also held ones, and the first times of unack and error.
+        """Return due topics of delay, with `held` also held ones, and the first times of unack, error and schedules.
 
         One round trip reads all that a worker needs in each tick, and the store's time. Raises StoreDown.
         """
         commands = [*self._wake_ranges(Bucket.UNACK, 1), *self._wake_ranges(Bucket.ERROR, 1)]
+        commands += [("ZRANGE", shard.firings, 0, 0, "WITHSCORES") for shard in self._keys.shards]
         commands += self._wake_ranges(Bucket.DELAY, limit)
         if held:
             commands += self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE)
         answers = await self._client.execute_timed("snapshot", commands)
         shards = len(self._keys.shards)
-        unack, error, delay, holds = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
+        unack, error, firings, delay, holds = (answers[at : at + shards] for at in range(0, 5 * shards, shards))
         held_topics = self._parse_wakes(holds, limit, held_until)
         first_unack, first_error = self._parse_wakes(unack, 1).topics, self._parse_wakes(error, 1).topics
         return WorkerSnapshot(
@@ -158,6 +159,7 @@ class Tasks:
             ],
             unack_at=first_unack[0].at if first_unack else None,
             error_at=first_error[0].at if first_error else None,
+            firing_at=min((int(float(answer[1])) for answer in firings if answer), default=None),
         )
 
     async def claim(

@@ -52,6 +52,8 @@ class WorkerSnapshot(NamedTuple):
     """When the first lease ends; None if nothing is in flight."""
     error_at: int | None
     """When the first retry pause ends; None if no task is in error."""
+    firing_at: int | None
+    """When the first schedule fires; None if none will."""
 
 
 class ClaimRecord(NamedTuple):

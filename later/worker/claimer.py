@@ -38,8 +38,8 @@ class Claimer:
 
     `lease_ms` is the lease with the daemon's own timeout; a topic's lease is longer or shorter by the same time as its
     timeout is.
-    `wake_unack` and `wake_error` are called with the time (ms) at which those buckets have something due: one snapshot
-    shows all three.
+    `wake_unack`, `wake_error` and `wake_schedules` are called with the time (ms) at which something of theirs is due:
+    one snapshot shows it.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Claimer:
         start_all: Callable[[Sequence[tuple[Claim, Held, Origin | None]], int], None],
         wake_unack: Callable[[int], None],
         wake_error: Callable[[int], None],
+        wake_schedules: Callable[[int], None],
         metrics: Metrics,
     ) -> None:
         self._store = store
@@ -74,6 +75,7 @@ class Claimer:
         )
         self.wake_unack = wake_unack
         self.wake_error = wake_error
+        self.wake_schedules = wake_schedules
         self._metrics = metrics
         self._passed_over: int | None = None
         """How many due entries of the last snapshot were of topics that could take no slot; None: too few were read."""
@@ -128,6 +130,8 @@ class Claimer:
             self.wake_unack(snapshot.unack_at)
         if snapshot.error_at is not None:
             self.wake_error(snapshot.error_at)
+        if snapshot.firing_at is not None:
+            self.wake_schedules(snapshot.firing_at)
         return snapshot, further == most
 
     async def _plan(self, due: DueTopics, policies: Policies, now: int) -> tuple[DueTopics, list[ClaimRequest]]:

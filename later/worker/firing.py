@@ -26,7 +26,7 @@ from later.worker.ticker import TickResult
 log = structlog.get_logger("later.schedules")
 
 FIRING_EVERY_MS = 500
-"""How often due schedules are looked for at least: a schedule may be put in another process."""
+"""How often due schedules are looked for where no worker looks for them: one may be put in another process."""
 SCHEDULES_PER_TICK = 500
 TASKS_PER_TICK = 1000
 """Tasks after which a tick takes no further schedule: one that makes up for what was missed may have as many."""

@@ -11,7 +11,7 @@ from later.store.open import Store
 from later.worker.claimer import Claimer
 from later.worker.deliveries import DeliveryPool, TaskSender
 from later.worker.fair_share import FairShare
-from later.worker.firing import FIRING_EVERY_MS, ScheduleFirer
+from later.worker.firing import ScheduleFirer
 from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
 from later.worker.put_back import PutBackQueue
@@ -20,8 +20,8 @@ from later.worker.ticker import Ticker, start_tickers
 from later.worker.upkeep import Upkeep
 
 FALLBACK_MS = 5000
-"""How often unack and error are read at least: each tick of the delay ticker reads when one of them has due tasks, and
-wakes its ticker."""
+"""How often unack, error and schedules are read at least: each tick of the delay ticker reads when one of them has
+something due, and wakes its ticker."""
 
 
 class Worker:
@@ -66,6 +66,8 @@ class Worker:
             requeue_every_ms=max(tick_ms, FALLBACK_MS),
             on_requeued=self.wake,
         )
+        self.firer = ScheduleFirer(store=store, metrics=metrics, check_callback=check_callback, on_created=self.wake)
+        self.schedule_ticker = self.upkeep.build_ticker("schedules", self.firer.tick, FALLBACK_MS)
         self.claimer = Claimer(
             store=store,
             throttle=self.throttle,
@@ -77,13 +79,10 @@ class Worker:
             start_all=self.deliveries.start_all,
             wake_unack=self.upkeep.unack_ticker.wake,
             wake_error=self.upkeep.error_ticker.wake,
+            wake_schedules=self.schedule_ticker.wake,
             metrics=metrics,
         )
         self.delay_ticker = self.upkeep.build_ticker("delay", self.claimer.tick, tick_ms)
-        self.firer = ScheduleFirer(
-            store=store, metrics=metrics, check_callback=check_callback, on_created=self.delay_ticker.wake
-        )
-        self.schedule_ticker = self.upkeep.build_ticker("schedules", self.firer.tick, FIRING_EVERY_MS)
 
     def start(self) -> None:
         start_tickers([self.delay_ticker, self.schedule_ticker], self._metrics)

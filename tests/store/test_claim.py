@@ -261,7 +261,7 @@ async def test_a_snapshot_has_the_first_time_of_each_bucket(store: StoreFixture)
 
 
 async def test_a_snapshot_of_an_empty_store_is_empty(store: StoreFixture) -> None:
-    assert await store.tasks.worker_snapshot(100) == WorkerSnapshot(DueTopics([], None), [], None, None)
+    assert await store.tasks.worker_snapshot(100) == WorkerSnapshot(DueTopics([], None), [], None, None, None)
 
 
 async def _add_entry(store: StoreFixture, shard: Shard, bucket: Bucket, id: str) -> None:

@@ -8,8 +8,10 @@ from unittest.mock import AsyncMock
 import pytest
 from structlog.testing import capture_logs
 
+from later.core.caller import ANYBODY
 from later.core.errors import LaterError, NotFound
 from later.core.retry import Outcome
+from later.core.schedule import ScheduleDraft, build_schedule
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
 from later.store.tasks import MAX_CLAIM_BYTES
@@ -58,6 +60,22 @@ async def test_a_worker_without_free_slots_still_wakes_the_other_tickers(store: 
     assert wakes == [NOW + LEASE_MS]
     sender.may_answer.set()
     await worker.deliveries.drain(60)
+
+
+async def test_a_tick_of_delay_wakes_the_ticker_of_schedules_when_the_first_one_fires(store: StoreFixture) -> None:
+    """Each ticker of schedules by itself would ask the store ten times a second, or fire late what others have put."""
+    worker = ManualWorker(store, FakeSender())
+    wakes: list[int] = []
+    worker.claimer.wake_schedules = wakes.append
+    await worker.tick()
+    assert wakes == []
+    for every in (60, 20):
+        draft = ScheduleDraft(
+            topic="report", every=every, callback="http://a.example/", start=(NOW + every * 1000) / 1000
+        )
+        await store.schedules.put(build_schedule(draft, f"every-{every}", ANYBODY), NOW)
+    await worker.tick()
+    assert wakes == [NOW + 20_000]
 
 
 async def test_a_worker_that_cannot_read_the_policies_still_wakes_the_other_tickers(store: StoreFixture) -> None:
