@@ -75,8 +75,7 @@ class PullWorker:
         """Claim tasks for a handler as it has free slots, until it is removed from the application."""
         while self._dispatcher.has(handler):
             if self._free(handler) <= 0:
-                self._freed[handler].clear()
-                await self._freed[handler].wait()
+                await self._wait_for_end(handler)
                 continue
             now = time.monotonic()
             topics = [topic for topic in handler.topics if self._left_out.get(topic, now) <= now]
@@ -95,6 +94,17 @@ class PullWorker:
 
     def _free(self, handler: Handler[Any]) -> int:
         return min(handler.slots.free, handler.concurrency - self.count_runs(handler))
+
+    async def _wait_for_end(self, handler: Handler[Any]) -> None:
+        """Wait until one of a handler's runs ends: also one that is none of this worker's, or not any more.
+
+        A thread that outlives its timeout keeps its slot, and a receiver in this process may take slots, too.
+        """
+        if self.count_runs(handler) >= handler.concurrency:
+            self._freed[handler].clear()
+            await self._freed[handler].wait()
+        elif await handler.slots.acquire(POLL_S):
+            handler.slots.release()
 
     async def _claim(self, handler: Handler[Any], topics: Sequence[str]) -> None:
         """Claim tasks of a handler's topics, and run them.

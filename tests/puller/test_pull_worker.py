@@ -187,6 +187,36 @@ async def test_a_slot_that_comes_free_is_asked_for_at_once() -> None:
         await claims.wait(lambda: len(claims.settled) == 4)
 
 
+async def test_a_thread_that_outlives_its_timeout_keeps_its_slot_and_then_the_next_task_is_claimed() -> None:
+    handlers, claims, end = Handlers(), FakeClaims(), threading.Event()
+
+    @handlers.handler(concurrency=1, timeout=0.01)
+    def work() -> None:
+        end.wait(20)
+
+    claims.add("work", "a", "b")
+    async with working(handlers, claims):
+        await claims.wait(lambda: "a" in claims.settled)
+        await asyncio.sleep(0)
+        assert (work.slots.free, claims.waiting["work"]) == (0, ["b"])
+        end.set()
+        await claims.wait(lambda: "b" in claims.settled)
+    assert claims.settled["a"].reason == "timeout"
+
+
+async def test_a_slot_that_a_receiver_has_taken_is_asked_for_when_it_is_free() -> None:
+    handlers, claims = Handlers(), FakeClaims()
+    work: Handler[Any] = handlers.handler("work", concurrency=1)(lambda: None)
+    claims.add("work", "a")
+    assert await work.slots.acquire()
+    async with working(handlers, claims):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert claims.limits == []
+        work.slots.release()
+        await claims.wait(lambda: claims.settled)
+
+
 async def test_a_handler_that_is_removed_gets_nothing_more_and_ends_what_it_runs() -> None:
     handlers, claims, begun, end = Handlers(), FakeClaims(), asyncio.Event(), asyncio.Event()
 
