@@ -182,8 +182,8 @@ NOT_READY = ProblemType(
 )  # fmt: skip
 TOO_MANY_WAITING = ProblemType(
     "too-many-waiting", 503, "Too many requests wait",
-    "The store is slow, and as many tasks wait for it as --max-pending-writes allows; or the answers of /list and\n"
-    "/query/batch that are being sent hold 64 MiB of tasks. Nothing was sent to the store.",
+    "The store is slow, and as many tasks wait for it as --max-pending-writes allows; or the answers of /list,\n"
+    "/query/batch and GET /schedules that are being sent hold 64 MiB. Nothing was sent to the store.",
     "Send the same request again, after Retry-After, or send fewer at a time.",
 )  # fmt: skip
 TOO_MANY_WAITERS = ProblemType(

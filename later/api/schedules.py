@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from functools import partial
 
@@ -16,7 +17,14 @@ from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
 from later.api.requests import EXPECTED, check_no_fields, path_parameter, read_body
-from later.api.schedule_answers import ScheduleResponse, SchedulesResponse, format_times, schedule_view
+from later.api.schedule_answers import (
+    ScheduleResponse,
+    SchedulesResponse,
+    ScheduleView,
+    format_times,
+    schedule_view,
+)
+from later.api.task_answers import BytesInAnswers, send
 from later.api.task_creation import create_tasks
 from later.core.audit_event import AuditAction
 from later.core.caller import Caller
@@ -38,6 +46,9 @@ from later.metrics import Metrics
 from later.store.open import Store
 from later.store.schedules import SchedulePosition
 
+VIEWS_PER_TURN = 100
+"""Schedules of a page after which other requests get a turn."""
+
 
 class ScheduleHandlers:
     """Handlers of schedules."""
@@ -50,6 +61,7 @@ class ScheduleHandlers:
         callback_check: CallbackCheck,
         max_body: int,
         pending_writes: PendingWrites,
+        bytes_in_answers: BytesInAnswers,
         signals: DueSignals,
     ) -> None:
         self._store = store
@@ -59,6 +71,7 @@ class ScheduleHandlers:
         self._record_action = partial(record_action, store.audit_trail)
         self._max_body = min(max_body, MAX_SCHEDULE_BYTES)
         self._pending_writes = pending_writes
+        self._bytes_in_answers = bytes_in_answers
 
     async def put(self, request: web.Request) -> web.StreamResponse:
         """`PUT /schedules/{id}`."""
@@ -90,12 +103,17 @@ class ScheduleHandlers:
         limit = parse_page_size(query.get("limit"))
         namespace = caller.own_namespace(check_namespace(query["namespace"])) if "namespace" in query else None
         after = _parse_cursor(query["cursor"], caller) if "cursor" in query else None
-        with self._pending_writes.reserve():
-            page = await self._schedules.page(limit, after, namespace or caller.namespace)
-            now = (await self._store.time.now()).high
-        cursor = None if page.read_to is None else encode_cursor("\0".join(page.read_to))
-        schedules = [schedule_view(schedule, now, 1) for schedule in page.schedules]
-        return json_response(SchedulesResponse(schedules=schedules, cursor=cursor))
+        with self._bytes_in_answers.open_answer() as answer:
+            with self._pending_writes.reserve():
+                page = await self._schedules.page(limit, after, namespace or caller.namespace, answer.has_room_after)
+                now = (await self._store.time.now()).high
+            cursor = None if page.read_to is None else encode_cursor("\0".join(page.read_to))
+            schedules: list[ScheduleView] = []
+            for number, schedule in enumerate(page.schedules, 1):
+                if number % VIEWS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                schedules.append(schedule_view(schedule, now, 1))
+            return await send(request, json_response(SchedulesResponse(schedules=schedules, cursor=cursor)))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """`DELETE /schedules/{id}`."""

@@ -1,4 +1,4 @@
-"""Answers that hold tasks: their bytes are limited, in one answer and in all that are being collected or sent.
+"""Answers that hold tasks or schedules: their bytes are limited, in one answer and in all that are collected or sent.
 
 Without the limits a request of a few kB, for thousands of large tasks, could fill the memory of the daemon.
 """
@@ -72,6 +72,11 @@ class TaskAnswer:
         """Count bytes of tasks that are in the answer, whether they fit or not."""
         self._size += size
         self._all.count += size
+
+    def has_room_after(self, size: int) -> bool:
+        """Count bytes that are in the answer; return False if nothing more fits."""
+        self.count(size)
+        return self._size < MAX_ANSWER_BYTES and self._all.count < MAX_BYTES_IN_ANSWERS
 
     def reserve(self, encoded: msgspec.Raw) -> bool:
         """Count a task that is to be in the answer; return False if it does not fit."""

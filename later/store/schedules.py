@@ -30,8 +30,6 @@ from later.store.keys import Keys, Shard, ShardTopic, parse_schedule_member, sch
 from later.store.scripts import Argument, Command
 from later.store.shared_read import MAX_STARTS
 
-MAX_PAGE_BYTES = 16 * 1024 * 1024
-"""Bytes of definitions in a page: it ends there, and says where to go on."""
 POSTPONE_MS = 60_000
 """When a schedule is looked at again that this version cannot read."""
 
@@ -300,20 +298,26 @@ class Schedules:
     # All of them
 
     async def page(
-        self, limit: int, after: SchedulePosition | None = None, namespace: str | None = None
+        self,
+        limit: int,
+        after: SchedulePosition | None,
+        namespace: str | None,
+        has_room: Callable[[int], bool],
     ) -> SchedulePage:
         """Return the first `limit` schedules after a position; with a `namespace`, of topics of that alone.
 
-        A page whose definitions have more than `MAX_PAGE_BYTES` ends earlier. Those that cannot be read are left out.
+        `has_room` is called with the bytes of definitions each time that some were read; if it returns False, the page
+        ends there, and says where to go on. Those that cannot be read are left out.
         """
         positions, is_last = await self._positions(limit, after, namespace)
         schedules: list[StoredSchedule] = []
-        size = read_count = 0
-        while read_count < len(positions) and size < MAX_PAGE_BYTES:
+        read_count = 0
+        while read_count < len(positions):
             reads = await self.read_each([position.id for position in positions[read_count:]])
             schedules += [schedule for read in reads if (schedule := read.parse_if_readable()) is not None]
-            size += sum(len(read.definition) for read in reads)
             read_count += len(reads)
+            if not has_room(sum(len(read.definition) for read in reads)):
+                break
         if is_last and read_count == len(positions):
             return SchedulePage(schedules, None)
         return SchedulePage(schedules, positions[read_count - 1])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from later.api import task_answers
 from later.core.address_guard import AddressGuard
 from later.core.clock import rfc3339
 from later.core.schedule import MAX_SCHEDULE_BYTES, FiringRefusal, firing_task, move_on
@@ -305,6 +306,26 @@ async def test_schedules_are_listed_in_pages_with_the_first_of_their_next_times(
     _, page = await api.get("/schedules?limit=1")
     _, shown = await api.get("/schedules/a")
     assert page["schedules"] == [{**shown, "next": shown["next"][:1]}]
+
+
+async def test_the_bytes_of_pages_are_limited_in_all_answers_together(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise many requests at once for schedules of 128 KiB would fill the memory of the daemon."""
+    ids = [f"n{n:02}" for n in range(40)]
+    for id in ids:
+        await put(api, id, content="x" * 120_000)
+    monkeypatch.setattr(task_answers, "MAX_BYTES_IN_ANSWERS", 1_000_000)
+    _, page = await api.get("/schedules?limit=1000")
+    listed = [schedule["id"] for schedule in page["schedules"]]
+    assert page["cursor"] is not None
+    while page["cursor"] is not None:  # the bytes of a finished answer do not count
+        _, page = await api.get(f"/schedules?limit=1000&cursor={page['cursor']}")
+        listed += [schedule["id"] for schedule in page["schedules"]]
+    assert listed == ids
+    monkeypatch.setattr(task_answers, "MAX_BYTES_IN_ANSWERS", 0)
+    status, problem = await api.get("/schedules")
+    assert (status, problem["type"]) == (503, "/problems/too-many-waiting")
 
 
 @each_case(

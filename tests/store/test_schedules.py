@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -51,10 +52,23 @@ async def due_ids(store: StoreFixture, now: int, limit: int = 100) -> list[str]:
     return [due.id for due in (await store.schedules.due(now, limit)).schedules]
 
 
-async def page_through(store: StoreFixture, limit: int, namespace: str | None = None) -> list[list[str]]:
+def room_for(bytes_: int) -> Callable[[int], bool]:
+    """Return the function that says whether a page of so many bytes has room for more."""
+    sizes: list[int] = []
+
+    def has_room(size: int) -> bool:
+        sizes.append(size)
+        return sum(sizes) < bytes_
+
+    return has_room
+
+
+async def page_through(
+    store: StoreFixture, limit: int, namespace: str | None = None, max_bytes: int = 2**24
+) -> list[list[str]]:
     pages, after = list[list[str]](), None
     while True:
-        page = await store.schedules.page(limit, after, namespace)
+        page = await store.schedules.page(limit, after, namespace, room_for(max_bytes))
         pages.append([schedule.definition.id for schedule in page.schedules])
         if page.read_to is None:
             return pages
@@ -214,7 +228,10 @@ async def test_large_schedules_are_read_some_at_a_time(store: StoreFixture) -> N
     while due.schedules:
         await store.schedules.move_on([fired(found, NOW) for found in due.schedules])
         due = await store.schedules.due(NOW, 100)
-    assert [id for page in await page_through(store, 48) for id in page] == ids
+    assert await page_through(store, 48) == [ids]
+    pages = await page_through(store, 48, max_bytes=1)
+    assert len(pages) > 1, "a page without room for more ends"
+    assert [id for page in pages for id in page] == ids
 
 
 # All of them
@@ -229,7 +246,7 @@ async def test_pages_are_in_order_and_full_and_complete(store: StoreFixture) -> 
     assert await page_through(store, 4, "team") == [["b", "d", "f", "g"]]
     assert await page_through(store, 3, "team") == [["b", "d", "f"], ["g"]]
     assert await page_through(store, 3, "tea") == [[]]
-    page = await store.schedules.page(2, SchedulePosition("team", "d"))
+    page = await store.schedules.page(2, SchedulePosition("team", "d"), None, room_for(2**24))
     assert page.read_to == SchedulePosition("team", "g")
 
 

@@ -106,6 +106,7 @@ def build_app(
                 callback_check=callback_check,
                 max_body=settings.max_body,
                 pending_writes=pending_writes,
+                bytes_in_answers=bytes_in_answers,
                 signals=signals,
             )
         ),
