@@ -31,7 +31,9 @@ from later.store.scripts import Argument, Command
 from later.store.shared_read import MAX_STARTS
 
 POSTPONE_MS = 60_000
-"""When a schedule is looked at again that this version cannot read."""
+"""When a schedule is looked at again that this instance cannot read, or whose zone it does not know."""
+LEFT_TO_OTHERS_MS = 10_000
+"""How long it stays due before: another instance, of a newer version, may fire it in time."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_definition = msgspec.json.Decoder(Schedule).decode
@@ -241,7 +243,7 @@ class Schedules:
     async def due(self, now: int, limit: int) -> DueSchedules:
         """Return schedules that are due at `now` (ms), at most `limit`.
 
-        One that this version cannot read is postponed by a minute, so that it does not hold up the others.
+        One that this version cannot read is left to other instances, then postponed, so that it holds up no others.
         """
         shards = self._keys.shards
         due: list[Command] = [
@@ -261,10 +263,10 @@ class Schedules:
         unreadable: list[str] = []
         for (at, _), read in zip(entries, reads, strict=False):
             schedule = read.parse_if_readable()
-            if schedule is None:
-                unreadable.append(read.id)
-            else:
+            if schedule is not None:
                 schedules.append(DueSchedule(schedule, read.state, at))
+            elif now - at >= LEFT_TO_OTHERS_MS:
+                unreadable.append(read.id)
         await self._postpone(unreadable, now + POSTPONE_MS)
         return DueSchedules(schedules, now if is_more else min(next_times, default=None))
 

@@ -20,7 +20,7 @@ from later.core.task import Task
 from later.metrics import Metrics
 from later.store.fanout import MAX_READ_BYTES, split_by_weight
 from later.store.open import Store
-from later.store.schedules import POSTPONE_MS, DueSchedule, ScheduleMove
+from later.store.schedules import LEFT_TO_OTHERS_MS, POSTPONE_MS, DueSchedule, ScheduleMove
 from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.schedules")
@@ -84,7 +84,8 @@ class ScheduleFirer:
     async def _plan(self, found: Sequence[DueSchedule], now: int) -> tuple[list[DueSchedule], list[FiringPlan]]:
         """Return which of the times of schedules fire, and the schedules, as many as one tick takes.
 
-        A schedule whose times cannot be told here, because this machine does not know its zone, is postponed.
+        A schedule whose times cannot be told here, because this machine does not know its zone, is left to other
+        instances, then postponed.
         """
         due, plans, tasks = list[DueSchedule](), list[FiringPlan](), 0
         unknown: list[DueSchedule] = []
@@ -94,8 +95,9 @@ class ScheduleFirer:
             try:
                 plan = plan_firings(schedule.schedule, now)
             except (Refused, ValueError, OverflowError) as error:
-                log.warning("schedule postponed", schedule=schedule.id, reason=str(error))
-                unknown.append(schedule)
+                if now - schedule.at >= LEFT_TO_OTHERS_MS:
+                    log.warning("schedule postponed", schedule=schedule.id, reason=str(error))
+                    unknown.append(schedule)
                 continue
             due.append(schedule)
             plans.append(plan)

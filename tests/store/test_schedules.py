@@ -21,6 +21,7 @@ from later.core.schedule import (
     plan_firings,
 )
 from later.store.schedules import (
+    LEFT_TO_OTHERS_MS,
     POSTPONE_MS,
     DueSchedule,
     RawSchedule,
@@ -211,7 +212,12 @@ async def test_a_schedule_that_cannot_be_read_is_postponed_and_holds_up_no_other
         shard = store.keys.shard_of(id)
         if written is not None:
             await ask(store, [("HSET", shard.schedules, id, written), ("HSET", shard.schedule_states, id, b"{}")])
-        await ask(store, [("ZADD", shard.firings, NOW - 5, id)])
+        await ask(store, [("ZADD", shard.firings, NOW - LEFT_TO_OTHERS_MS, id)])
+    assert await due_ids(store, NOW - 1) == []
+    newer = store.keys.shard_of("newer")
+    assert await ask(store, [("ZSCORE", newer.firings, "newer")]) == [NOW - LEFT_TO_OTHERS_MS], (
+        "another one may fire it"
+    )
     assert await due_ids(store, NOW) == ["good"]
     [good] = (await store.schedules.due(NOW, 1)).schedules
     await store.schedules.move_on([fired(good, NOW)])

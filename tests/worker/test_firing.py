@@ -20,7 +20,7 @@ from later.core.schedule import ScheduleDraft, ScheduleState, build_schedule
 from later.core.task import Task
 from later.store.due_notices import DueNotices
 from later.store.pull_plan import PullRequest, PullResult, PullTopic
-from later.store.schedules import ScheduleMove, Schedules
+from later.store.schedules import LEFT_TO_OTHERS_MS, POSTPONE_MS, ScheduleMove, Schedules
 from later.store.scripts import BY_SHA
 from later.store.tasks import Tasks
 from later.worker.firing import RETRY_MS, SCHEDULES_PER_TICK
@@ -242,20 +242,36 @@ async def test_a_policy_that_another_process_has_lifted_refuses_nothing(store: S
     assert (await worker.state()).refused == 0
 
 
-async def test_a_schedule_whose_zone_this_machine_does_not_know_waits_a_minute(store: StoreFixture) -> None:
-    worker = FiringWorker(store)
+async def test_a_schedule_whose_zone_this_machine_does_not_know_is_left_to_others_then_waits_a_minute(
+    store: StoreFixture,
+) -> None:
+    worker, other = FiringWorker(store), FiringWorker(store, instance="other")
     await worker.put("other", every=60)
-    await worker.put(cron="* * * * *", zone="Europe/Berlin")
+    await worker.put(cron="* * * * *", zone="Europe/Berlin", catch_up="none")
     stored = await store.schedules.get("daily")
     unknown = msgspec.structs.replace(stored.definition, zone="Europe/Nowhere")
     shard = store.keys.shard_of("daily")
-    await store.redis.hset(shard.schedules, "daily", msgspec.json.encode(unknown))
-    await worker.fire()
+
+    async def fire_without_the_zone() -> None:
+        await store.redis.hset(shard.schedules, "daily", msgspec.json.encode(unknown))
+        with capture_logs() as logs:
+            await worker.fire()
+        postponed.append("schedule postponed" in {line["event"] for line in logs})
+        await store.redis.hset(shard.schedules, "daily", msgspec.json.encode(stored.definition))
+
+    postponed: list[bool] = []
+    await fire_without_the_zone()
     assert await pool(store) == 1
-    await store.redis.hset(shard.schedules, "daily", msgspec.json.encode(stored.definition))
-    worker.at = NOW + MINUTE
-    await worker.fire()
-    assert (await worker.state()).next_at == NOW + 2 * MINUTE
+    await other.fire()
+    assert await pool(store) == 2
+    worker.at = other.at = NOW + MINUTE + LEFT_TO_OTHERS_MS
+    await fire_without_the_zone()
+    await other.fire()
+    assert (await worker.state()).next_at == NOW + MINUTE
+    other.at += POSTPONE_MS
+    await other.fire()
+    assert (await worker.state()).next_at == NOW + 3 * MINUTE
+    assert postponed == [False, True]
 
 
 # Interruptions
