@@ -144,6 +144,10 @@ async def test_no_more_schedules_are_put_than_may_be_but_those_that_are_there_ch
     await schedules.delete("s3")
     assert (await schedules.put(a_definition("one-more"), NOW)).created
 
+    await ask(store, [("HDEL", store.keys.shard_of("s1").schedules, "s1")])
+    full = Schedules(store.client, store.keys, max_schedules=1)
+    assert await full.restore("s1"), "what is left of one is removed"
+
 
 @pytest.mark.parametrize("shards", [4])
 async def test_a_store_takes_100_000_schedules_and_reads_none_of_them_to_find_what_is_due(store: StoreFixture) -> None:

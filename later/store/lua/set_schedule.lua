@@ -12,7 +12,8 @@ local id, definition, state, new_definition, new_state, next_at, member, new_mem
 
 if (redis.call('HGET', schedules, id) or '') ~= definition then return 0 end
 if (redis.call('HGET', states, id) or '') ~= state then return 0 end
-if definition == '' and redis.call('HLEN', schedules) >= tonumber(limit) then return -1 end
+local is_new = definition == '' and new_definition ~= ''
+if is_new and redis.call('HLEN', schedules) >= tonumber(limit) then return -1 end
 
 if new_definition ~= '' and new_definition ~= definition then redis.call('HSET', schedules, id, new_definition) end
 redis.call('ZREM', firings, id)
