@@ -94,7 +94,7 @@ def declare_schedule(
     return DeclaredSchedule(
         id=own_id,
         payload=payload,
-        cron=cron,
+        cron=None if cron is None else " ".join(cron.split()),  # as it is shown, or it would always differ
         every=every_s,
         zone=zone,
         start=start,

@@ -42,7 +42,7 @@ async def default(reminder: Remind | None = None) -> None: ...
 def test_a_schedule_is_declared_at_a_handler_or_at_a_function_that_becomes_one() -> None:
     tasks = Later(callback=CALLBACK, namespace="shop")
     alone = tasks.every("1h")(report)
-    composed = tasks.cron("0 9 * * 1-5", zone="Europe/Berlin", start=AT, jitter="5m", catch_up="all")(
+    composed = tasks.cron("0 9  * * 1-5", zone="Europe/Berlin", start=AT, jitter="5m", catch_up="all")(
         tasks.handler("mail", concurrency=3)(report)
     )
     assert (alone.topic, composed.topic, composed.concurrency) == ("shop/report", "shop/mail", 3)
