@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache
@@ -134,15 +135,23 @@ class CronTimes:
         self._cron = cron
         self._zone = zone
 
+    def all(self, since: int) -> Iterator[int]:
+        """Yield the times that are not before `since`, until there is none within fifty years, or the year 9999 ends.
+
+        The expression is read once for all of them: it may take longer than its next time.
+        """
+        with suppress(OverflowError):
+            # from the moment before on: the skipped times of a gap that ends at `since` count, too
+            local = _local_time(since - 1, self._zone).replace(tzinfo=None)
+            for found in _local_times(self._cron, local):
+                at = _first_instant(found, self._zone)
+                if at >= since:  # earlier ones have come for the second time
+                    yield at
+                    since = at + 1
+
     def first(self, since: int) -> int | None:
-        """Return the first time that is not before `since`; None if there is none within fifty years."""
-        # from the moment before on: the skipped times of a gap that ends at `since` count, too
-        local = _local_time(since - 1, self._zone).replace(tzinfo=None)
-        for found in _local_times(self._cron, local):
-            at = _first_instant(found, self._zone)
-            if at >= since:  # earlier ones have come for the second time
-                return at
-        return None
+        """Return the first time that is not before `since`; None if there is none: see `all`."""
+        return next(self.all(since), None)
 
     def last(self, until: int) -> int | None:
         """Return the last time that is not after `until`; None if there is none within fifty years."""

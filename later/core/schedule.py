@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import count, islice, takewhile
 from zlib import crc32
 
 import msgspec
@@ -270,17 +271,22 @@ class FiringTimes:
         self._anchor_at = anchor_at
         self._end_at = LATEST_MS if definition.end_at is None else definition.end_at
 
-    def first(self, since: int) -> int | None:
-        """Return the first time that is not before `since`; None if there is none."""
+    def all(self, since: int) -> Iterator[int]:
+        """Yield the times from `since` on."""
         since = max(since, self._anchor_at)
         if since > self._end_at:
-            return None
+            return
+        times: Iterator[int]
         if self._cron is not None:
-            at = self._cron.first(since)
+            times = self._cron.all(since)
         else:
             assert self._every_ms is not None
-            at = since + (self._anchor_at - since) % self._every_ms
-        return at if at is not None and at <= self._end_at else None
+            times = count(since + (self._anchor_at - since) % self._every_ms, self._every_ms)
+        yield from takewhile(lambda at: at <= self._end_at, times)
+
+    def first(self, since: int) -> int | None:
+        """Return the first time that is not before `since`; None if there is none."""
+        return next(self.all(since), None)
 
     def last(self, until: int) -> int | None:
         """Return the last time that is not after `until`; None if there is none."""
@@ -293,13 +299,6 @@ class FiringTimes:
             assert self._every_ms is not None
             at = until - (until - self._anchor_at) % self._every_ms
         return at if at is not None and at >= self._anchor_at else None
-
-    def all(self, since: int) -> Iterator[int]:
-        """Yield the times from `since` on."""
-        at = self.first(since)
-        while at is not None:
-            yield at
-            at = self.first(at + 1)
 
 
 def times_of(schedule: StoredSchedule) -> FiringTimes:
@@ -315,7 +314,7 @@ def next_times(schedule: StoredSchedule, after: int, count: int = TIMES_SHOWN) -
     if schedule.state.next_at is None:
         return []
     times = times_of(schedule).all(max(after, schedule.state.next_at))
-    return [at for _, at in zip(range(count), times, strict=False)]
+    return list(islice(times, count))
 
 
 def plan_firings(schedule: StoredSchedule, now: int) -> FiringPlan:

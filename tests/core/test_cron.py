@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -131,6 +131,7 @@ def test_times_are_those_that_a_look_at_each_minute_finds(
         at = next_at + 1
 
     assert found == expected
+    assert list(takewhile(lambda at: at <= end, cron_times.all(round(since.timestamp() * 1000)))) == expected
     for earlier, later_one in pairwise(expected):
         assert cron_times.last(later_one - 1) == earlier
         assert cron_times.last(later_one) == later_one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from later.core import cron
 from later.core.api_keys import ALL_SCOPES
 from later.core.caller import ANYBODY, Caller
 from later.core.clock import rfc3339
@@ -19,6 +22,7 @@ from later.core.schedule import (
     FIRINGS_REMEMBERED_MS,
     LATE_MS,
     MAX_FIRINGS,
+    TIMES_SHOWN,
     CatchUp,
     FiringRecord,
     FiringRefusal,
@@ -190,6 +194,42 @@ def test_no_time_fires_twice_or_early_and_with_all_none_is_left_out(
 def test_the_last_firing_before_the_end_leaves_no_next_time() -> None:
     plan = plan_firings(a_schedule(every=3600, end=(NOW + HOUR) / 1000), NOW + 5 * HOUR)
     assert (plan.times, plan.next_at) == ([NOW + HOUR], None)
+
+
+@each_case(
+    "fields",
+    [
+        {"cron": "0 0 1 1 *", "start": "9999-06-01T00:00:00Z"},
+        {"cron": "0 0 29 2 *", "start": "9997-01-01T00:00:00Z"},
+        {"cron": "* * * * *", "start": "9999-12-31T23:30:00Z", "zone": "Pacific/Kiritimati"},
+        {"cron": "* * * * *", "start": "9999-12-31T23:59:30Z", "zone": "America/New_York"},
+    ],
+)
+def test_a_schedule_that_begins_too_late_to_fire_has_no_times(fields: dict[str, Any]) -> None:
+    schedule = a_schedule(**fields)
+    assert (schedule.state.next_at, next_times(schedule, NOW)) == (None, [])
+
+
+def test_the_last_times_of_all_are_those_of_the_year_9999() -> None:
+    schedule = a_schedule(cron="* * * * *", start="9999-12-31T23:57:30Z")
+    assert [rfc3339(at) for at in next_times(schedule, NOW)] == ["9999-12-31T23:58:00.000Z", "9999-12-31T23:59:00.000Z"]
+
+
+def test_times_that_are_made_up_for_are_found_in_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read an expression may take longer than to find its next time, and nothing else runs meanwhile."""
+    searches: list[str] = []
+    find = cron._local_times
+
+    def count_search(fields: str, after: datetime, *, reverse: bool = False) -> Iterator[datetime]:
+        searches.append(fields)
+        return find(fields, after, reverse=reverse)
+
+    schedule = a_schedule(cron=f"{'*,' * 100}* * * * *", catch_up="all")
+    monkeypatch.setattr(cron, "_local_times", count_search)
+    assert len(plan_firings(schedule, NOW + DAY).times) == MAX_FIRINGS
+    assert len(searches) <= 3
+    assert len(next_times(schedule, NOW)) == TIMES_SHOWN
+    assert len(searches) <= 4
 
 
 # Tasks
