@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from enum import StrEnum
-from itertools import count, islice, takewhile
+from itertools import chain, count, islice, takewhile
 from zlib import crc32
 
 import msgspec
@@ -300,6 +300,19 @@ class FiringTimes:
             at = until - (until - self._anchor_at) % self._every_ms
         return at if at is not None and at >= self._anchor_at else None
 
+    def resolve(self, at: int) -> int | None:
+        """Return `at` if it is one of the times; otherwise the time that it stands for now, or None if there is none.
+
+        It is none any more if the rules of the zone have changed since it was found, and stands for the nearest one
+        then. If that has passed already, it fires itself.
+        """
+        following = self.first(at)
+        if following == at:
+            return at
+        previous = self.last(at)
+        has_passed = previous is not None and (following is None or at - previous < following - at)
+        return at if has_passed else following
+
 
 def times_of(schedule: StoredSchedule) -> FiringTimes:
     """Return the times at which a schedule fires."""
@@ -323,21 +336,19 @@ def plan_firings(schedule: StoredSchedule, now: int) -> FiringPlan:
     if next_at is None or next_at > now:
         return FiringPlan([], next_at)
     times = times_of(schedule)
-    following = times.first(now + 1)
+    first = times.resolve(next_at)
+    if first is None or first > now:
+        return FiringPlan([], first)
+    following, since = times.first(now + 1), first
     match schedule.definition.catch_up:
         case CatchUp.ONE:
-            latest = times.last(now)
-            return FiringPlan([latest] if latest is not None and latest >= next_at else [], following)
-        case CatchUp.ALL:
-            since = next_at
+            return FiringPlan([max(first, times.last(now) or first)], following)
         case CatchUp.NONE:
-            since = max(next_at, now - LATE_MS)
-    fire: list[int] = []
-    for at in times.all(since):
-        if at > now or len(fire) == MAX_FIRINGS:
-            break
-        fire.append(at)
-    return FiringPlan(fire, following)
+            since = max(first, now - LATE_MS)
+        case CatchUp.ALL:
+            pass
+    found = chain([first] if first == since else [], times.all(max(since, first + 1)))
+    return FiringPlan(list(islice(takewhile(lambda at: at <= now, found), MAX_FIRINGS)), following)
 
 
 # The tasks

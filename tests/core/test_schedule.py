@@ -24,6 +24,7 @@ from later.core.schedule import (
     MAX_FIRINGS,
     TIMES_SHOWN,
     CatchUp,
+    FiringPlan,
     FiringRecord,
     FiringRefusal,
     Schedule,
@@ -213,6 +214,28 @@ def test_a_schedule_that_begins_too_late_to_fire_has_no_times(fields: dict[str, 
 def test_the_last_times_of_all_are_those_of_the_year_9999() -> None:
     schedule = a_schedule(cron="* * * * *", start="9999-12-31T23:57:30Z")
     assert [rfc3339(at) for at in next_times(schedule, NOW)] == ["9999-12-31T23:58:00.000Z", "9999-12-31T23:59:00.000Z"]
+
+
+@pytest.mark.parametrize("catch_up", ["one", "all", "none"])
+def test_a_firing_whose_time_other_rules_of_the_zone_have_given_is_made_once(catch_up: str) -> None:
+    """The rules change with the system's tzdata; and machines may have different ones."""
+    schedule = a_schedule(cron="0 9 * * *", zone="Europe/Berlin", catch_up=catch_up)
+    right = schedule.state.next_at
+    assert right is not None
+
+    def due_at(at: int) -> StoredSchedule:
+        return StoredSchedule(schedule.definition, move_on(schedule.state, at, None, []))
+
+    too_late = right + HOUR
+    assert plan_firings(due_at(too_late), too_late) == FiringPlan([too_late], right + DAY)
+    days = [too_late, right + DAY, right + 2 * DAY]
+    expected = {"one": days[-1:], "all": days, "none": days[-1:]}
+    assert plan_firings(due_at(too_late), right + 2 * DAY).times == expected[catch_up]
+    too_early = right - HOUR
+    assert plan_firings(due_at(too_early), too_early) == FiringPlan([], right)
+    assert plan_firings(due_at(right), right) == FiringPlan([right], right + DAY)
+    # this machine has new rules, another one has old ones, and each goes on from what the other one has left
+    assert plan_firings(due_at(too_early), right + 2 * DAY).next_at == right + 3 * DAY
 
 
 def test_times_that_are_made_up_for_are_found_in_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
