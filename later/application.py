@@ -352,6 +352,11 @@ class Later(ConnectedHandlers):
         """Run the handler of a task, as `HandlerDispatcher.dispatch` does: receivers and workers end here."""
         return await self._dispatcher.dispatch(task, content, cancel_before_s=cancel_before_s)
 
+    @property
+    def is_embedded(self) -> bool:
+        """True if its later is in its own process."""
+        return self._embedded is not None
+
     # Tests
 
     @property

@@ -10,13 +10,15 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from later import Later
-from later.cli.commands.run import choose_handlers
+from later.cli.commands.run import choose_handlers, run
+from later.cli.exit import exit_code
 from later.cli.worker_log import JsonFormatter, LineFormatter
 from later.client.connection_settings import ConnectionSettings
 from later.core.clock import Clock
@@ -140,6 +142,18 @@ def test_a_topic_without_a_handler_is_refused_with_those_that_have_one(
 def test_an_application_without_handlers_is_refused() -> None:
     with pytest.raises(ConfigError, match="the application has no handlers"):
         choose_handlers(Later(), [])
+
+
+def test_an_application_with_a_store_of_its_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    application = "from later import Later, StoreClaims\ntasks = Later(StoreClaims('data'))\n"
+    (tmp_path / "own_store.py").write_text(application)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert exit_code(lambda: run.main(["own_store:tasks"], standalone_mode=False)) == 2
+    text = "own_store:tasks: its later is in its own process: start a program that awaits its work()"
+    assert capsys.readouterr().err == f"later: {text}\n"
 
 
 def record(message: str, error: BaseException | None = None) -> logging.LogRecord:

@@ -84,6 +84,8 @@ def run(
     if processes > 1:
         return _run_processes(processes, app, only, RunOptions([], drain, lease, wait), flags, config)
     application = open_application(app, flags, config)
+    if application.is_embedded:
+        raise ConfigError(f"{app}: its later is in its own process: start a program that awaits its work()")
     set_up_log(config.log_format, config.log_level, process)
     handlers = choose_handlers(application, only)
     options = RunOptions(handlers, drain, lease, wait)
