@@ -225,9 +225,10 @@ class Authorization:
             self._take(key, items - 1)
 
     def charge_claimed(self, caller: Caller, tasks: int) -> None:
-        """Take tasks that were claimed from the rate of the caller's key: its next calls wait for them.
+        """Take tasks that are claimed, or whose leases a call names, from the rate of the caller's key.
 
-        The request itself was the first. How many there are is only known when they are claimed.
+        The request itself was the first. However many they are, none is refused, and the next calls wait for them: how
+        many are claimed is only known then, and to refuse so many acks each time would let their tasks run again.
         """
         if tasks > 1 and (key := self._limited_key(caller)) is not None:
             self._rate_of(key).spend(tasks - 1)

@@ -145,7 +145,7 @@ class ClaimHandlers:
         """
         done, nacks = check_tokens(body.done or [], "done", MAX_CLAIMED), parse_failed(body.failed or [])
         acked, nacked = own_leases(request, done, "done"), own_leases(request, [*nacks], "failed")
-        self._authorization.charge_batch(request[CALLER], len(done) + len(nacks) + 1)
+        self._authorization.charge_claimed(request[CALLER], len(done) + len(nacks) + 1)
         nacked = {token: lease for token, lease in nacked.items() if token not in acked}
         lost = lost_tokens([*nacks], nacked, await self.leases.nack_leases(nacked, nacks))
         with unknown_after(len(lost) < len(nacks)):

@@ -146,10 +146,9 @@ class LeaseHandlers:
 
         Raises:
             Refused: a token is none.
-            TooOften: the key's rate is used up.
         """
         leases = own_leases(request, tokens)
-        self._authorization.charge_batch(request[CALLER], len(tokens))
+        self._authorization.charge_claimed(request[CALLER], len(tokens))
         return leases
 
     async def _commit(

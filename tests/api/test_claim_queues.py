@@ -434,6 +434,10 @@ async def test_claimed_tasks_count_against_the_rate_of_a_key() -> None:
         assert (status, headers["Retry-After"]) == (429, "2")
         leases = [task["lease"] for task in answer["tasks"]]
         seconds.at += 10
+        assert (await keys.call("POST", "/extend", key, {"leases": leases}))[0] == 200
         assert (await keys.call("POST", "/ack", key, {"leases": leases}))[0] == 429
         seconds.at += 10
-        assert (await keys.call("POST", "/ack", key, {"leases": leases[:4]}))[0] == 200
+        _, answer, _ = await keys.call("POST", "/ack", key, {"leases": leases})
+        assert answer == {"acked": 10, "lost": []}
+        status, _, headers = await keys.call("POST", "/claim", key, JOB)
+        assert (status, headers["Retry-After"]) == (429, "2")
