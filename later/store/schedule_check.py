@@ -56,7 +56,10 @@ class ScheduleCheck:
             if not await self._is_stale(id, namespace):
                 return False
             member = schedule_member(namespace, id)
-            return bool(await self._client.execute("doctor", ("ZREM", shard.schedule_index, member)))
+            is_removed = bool(await self._client.execute("doctor", ("ZREM", shard.schedule_index, member)))
+            if not await self._is_stale(id, namespace):  # it was put meanwhile
+                await self._schedules.restore(id)
+            return is_removed
         return await self._confirm(shard, id) is not None and await self._schedules.restore(id)
 
     async def _confirm(self, shard: Shard, id: str) -> ScheduleDefect | None:

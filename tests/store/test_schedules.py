@@ -304,6 +304,25 @@ async def test_the_doctor_repairs_schedules(
     assert await findings(store) == []
 
 
+async def test_a_schedule_that_is_put_while_the_doctor_repairs_its_entry_is_listed(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ask(store, [("ZADD", store.keys.shard_of("daily").schedule_index, 0, "team\0daily")])
+    [found] = await findings(store)
+    read = Schedules.read_each
+
+    async def read_then_put(self: Schedules, ids: list[str]) -> list[RawSchedule]:
+        reads = await read(self, ids)
+        await store.schedules.put(a_definition(topic="team/t"), NOW)
+        return reads
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Schedules, "read_each", read_then_put)
+        await store.doctor.repair(found, NOW)
+    assert await page_through(store, 10, "team") == [["daily"]]
+    assert await findings(store) == []
+
+
 async def test_the_doctor_finds_nothing_in_schedules_that_fire_meanwhile(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
