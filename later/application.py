@@ -83,6 +83,8 @@ class Later(ConnectedHandlers):
             coalesce=coalesce,
         )
         self._embedded: EmbeddedLater | None = None
+        self._brought: list[EmbeddedLater] = []
+        """Those that workers have brought with them, because there is no URL."""
         if isinstance(url, EmbeddedLater):
             self._embed(url)
         self._signed = signed
@@ -338,15 +340,20 @@ class Later(ConnectedHandlers):
         """Keep an embedded later open, where these topics are claimed; without a URL, it takes all calls meanwhile."""
         async with embedded:
             await embedded.pull(topics)
-            if self._url is not None:
+            if self._url is not None and not self._brought:
                 yield
                 return
-            self._embed(embedded)
+            self._brought.append(embedded)
+            self._embed(self._brought[0])
             try:
                 yield
             finally:
-                self._embedded, self._url, self._backend = None, None, None
-                self._async_client = self._sync_client = None
+                self._brought.remove(embedded)
+                if self._embedded not in self._brought:  # another worker's takes the calls from now on, if there is one
+                    self._embedded, self._url, self._backend = None, None, None
+                    self._async_client = self._sync_client = None
+                    if self._brought:
+                        self._embed(self._brought[0])
 
     async def dispatch(self, task: Task[Any], content: str, *, cancel_before_s: float | None = None) -> Outcome:
         """Run the handler of a task, as `HandlerDispatcher.dispatch` does: receivers and workers end here."""

@@ -274,6 +274,42 @@ async def test_a_stop_gives_back_what_does_not_end_and_does_not_count_the_attemp
         assert (found.state, found.attempts) == ("delay", 0)
 
 
+async def test_calls_go_to_the_store_of_another_worker_when_the_one_that_took_them_stops(server_url: str) -> None:
+    tasks, prefix, runs = Later(), new_prefix(), list[int]()
+
+    @tasks.handler
+    async def first() -> None: ...
+
+    @tasks.handler
+    async def second(number: int) -> None:
+        runs.append(number)
+
+    def start(handler: Any) -> asyncio.Task[None]:
+        claims = claims_of(server_url, prefix=prefix)
+        return asyncio.create_task(tasks.work(claims=claims, only=[handler], drain=0))
+
+    async def is_pulled() -> bool:
+        return (await tasks.policy(second)).values["deliver"] == "pull"
+
+    async def stop(worker: asyncio.Task[None]) -> None:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+
+    async with tasks:
+        one = start(first)
+        await until(lambda: tasks.url is not None)
+        other = start(second)
+        await until_true(is_pulled)
+        await second.enqueue(1)
+        await until(lambda: runs == [1])
+        await stop(one)
+        await second.enqueue(2)
+        await until(lambda: runs == [1, 2])
+        await stop(other)
+        with pytest.raises(NotConfigured):
+            await second.enqueue(3)
+
+
 async def test_an_id_that_is_not_remembered_is_free_again_once_its_task_is_done(server_url: str) -> None:
     tasks, runs = Later(claims_of(server_url)), Counter[str]()
 
