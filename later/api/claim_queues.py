@@ -46,6 +46,8 @@ class Waiter:
         self.is_looking = False
         self.is_signaled = False
         """True if it was signaled while it looked: it has to look again."""
+        self.is_left = False
+        """True if nobody waits for it any more: it ends with the look that is under way."""
 
     def end(self, tasks: Sequence[PulledTask] = ()) -> None:
         if not self.answer.done():
@@ -54,6 +56,12 @@ class Waiter:
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
+
+    def leave(self) -> None:
+        """End the wait: if it is looking, with what that finds. Its caller gives that back before it stops."""
+        self.is_left = True
+        if not self.is_looking:
+            self.end()
 
 
 class TopicQueue:
@@ -134,10 +142,10 @@ class ClaimQueues:
             self._wake(queue, tasks)
 
     async def close(self) -> None:
-        """Answer all claims that wait, with nothing; from now on none waits."""
+        """Answer all claims that wait, with nothing or with what they find just now; from now on none waits."""
         self._is_closed = True
         for waiter in self._waiters:
-            waiter.end()
+            waiter.leave()
         if self._looking is not None:
             await _cancel(self._looking)
 
@@ -169,7 +177,7 @@ class ClaimQueues:
             if sum(queue.signals for queue in queues) != signals:
                 self._look_again(waiter)
             try:
-                with watch(waiter.end):
+                with watch(waiter.leave):
                     return await self._wait(waiter)
             finally:
                 for queue in queues:
@@ -241,6 +249,8 @@ class ClaimQueues:
         """Answer a claim with what its look has found; what comes after its end is given back."""
         waiter.is_looking = False
         if pulled.cancelled():
+            if waiter.is_left:
+                waiter.end()
             return
         error = pulled.exception()
         if isinstance(error, Exception):
@@ -254,6 +264,8 @@ class ClaimQueues:
             for topic in waiter.wanted.topics:
                 if (queue := self._queues.get(topic)) is not None:
                     queue.waiters.pop(waiter, None)
+        elif waiter.is_left:
+            waiter.end()
         elif waiter.is_signaled and not waiter.answer.done():
             queues = (self._queues[topic] for topic in waiter.wanted.topics if topic in self._queues)
             self._look_again(waiter, most=1 if any(len(queue.waiters) > 1 for queue in queues) else None)

@@ -10,8 +10,8 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -36,6 +36,7 @@ from later.worker.requeue import Requeuer
 from tests.api.api_fixture import Answer, ApiFixture, ok, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 from tests.builders import NOW, a_task
+from tests.cases import each_case
 
 PULLED = Policy(deliver=Deliver.PULL)
 NOTHING = ok(tasks=[], lost=[])
@@ -252,6 +253,37 @@ async def test_all_that_runs_beside_claims_ends_with_them_also_if_a_part_ignores
     await queues.close()
     may_end.set()
     assert (await claiming, seen) == ((), ["begun", "ended"])
+
+
+@each_case("found", [[PULLED_TASK], []])
+async def test_a_claim_that_is_left_while_it_looks_ends_with_what_it_finds(found: list[PulledTask]) -> None:
+    looks: list[asyncio.Future[PullResult]] = []
+    given_back: list[object] = []
+    ends: list[Callable[[], None]] = []
+
+    def pull(wanted: WantedTasks) -> asyncio.Future[PullResult]:
+        looks.append(asyncio.get_running_loop().create_future())
+        return looks[-1]
+
+    @contextmanager
+    def watch(end: Callable[[], None]) -> Iterator[None]:
+        ends.append(end)
+        yield
+
+    queues = ClaimQueues(
+        pull=pull, reserve=nullcontext, give_back=given_back.append, find_due=find_nothing, listen=hear_nothing,
+        now=lambda: 0.0, measure=hear_nothing, most=1,
+    )  # fmt: skip
+    claiming = asyncio.create_task(queues.claim(WantedTasks({"jobs": 1}, 1, None, 20), watch))
+    await reach(lambda: len(looks) == 1)
+    looks[0].set_result(PullResult([], None, []))
+    await reach(lambda: queues.waiters == 1)
+    queues.signal("jobs")
+    ends[0]()
+    looks[1].set_result(PullResult(found, None, []))
+    assert [*await claiming] == found
+    assert (given_back, len(looks)) == ([], 2)
+    await queues.close()
 
 
 async def test_whatever_makes_a_task_due_wakes_a_claim(api: ApiFixture) -> None:
