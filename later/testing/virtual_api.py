@@ -13,7 +13,9 @@ from later.api.problem_types import problem_type
 from later.api.requests import (
     DEATH_FIELDS,
     EXPECTED,
+    ListRequest,
     PurgeRequest,
+    RedriveRequest,
     check_reason,
     parse_explain_request,
     parse_id,
@@ -31,7 +33,7 @@ from later.core.errors import ConfigError, LaterError, NotFound, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.if_exists import creation_of
 from later.core.json_body import parse_draft, parse_object
-from later.core.policy import format_policy, parse_policy_fields
+from later.core.policy import MIN_RATE, format_policy, parse_policy_fields
 from later.core.policy_scopes import (
     NO_SETTINGS,
     Level,
@@ -43,7 +45,7 @@ from later.core.policy_scopes import (
 )
 from later.core.task import new_id
 from later.core.task_view import DEAD, last_error_view, task_view
-from later.core.validation import check_namespace, parse_time, parse_topic, refusal
+from later.core.validation import MAX_AHEAD_MS, check_namespace, format_value, parse_time, parse_topic, refusal
 from later.testing.virtual_delivery import LEASE_EXTRA_MS
 from later.testing.virtual_schedules import VirtualSchedules
 from later.testing.virtual_store import DELAY, ERROR, UNACK, VirtualStore, VirtualTask, origin_of
@@ -146,8 +148,9 @@ class VirtualApi:
         changes = parse_update_request(body)
         if changes.id is None:
             raise refusal("id", None)
+        id = ANYBODY.task_name(changes.id)
         changes.require_any()
-        return task_view(self._store.update(ANYBODY.task_name(changes.id), changes, self.now()))
+        return task_view(self._store.update(id, changes, self.now()))
 
     def _batch(self, path: str, pending_only: bool, body: bytes) -> object:
         calls: dict[str, Callable[[bytes], object]] = {
@@ -167,13 +170,14 @@ class VirtualApi:
 
     def _list(self, body: bytes) -> object:
         request = parse_list_request(body)
-        topic, reason = parse_topic(request.topic), check_reason(request.reason)
-        is_of_dead = any(getattr(request, field) is not None for field in DEATH_FIELDS)
-        state = request.state or (DEAD if is_of_dead else DELAY)
+        topic, death_fields = parse_topic(request.topic), _death_fields(request)
+        state = request.state if request.state is not None else DEAD if death_fields else DELAY
         if state not in STATES:
             raise refusal("state", state, EXPECTED["state"])
-        since, before = request.due_after or request.died_after, request.due_before or request.died_before
-        tasks = self._select(topic, STATES[state], since, before, reason)
+        if death_fields and state != DEAD:
+            text = f'{death_fields[0]}: expected it with the state "dead", got {format_value(state)}'
+            raise Refused(text, death_fields[0])
+        tasks = self._select(topic, STATES[state], request)
         return {"tasks": [task_view(task) for task in tasks], "cursor": None}
 
     def _redrive(self, body: bytes) -> object:
@@ -183,40 +187,45 @@ class VirtualApi:
             return {"redriven": 1}
         if request.topic is None:
             raise Refused("topic: expected an id or a topic, got neither", "topic")
-        reason = check_reason(request.reason)
-        dead = self._select(parse_topic(request.topic), (DEAD,), request.died_after, request.died_before, reason)
-        pause_ms = 1000 / request.rate if request.rate else 0
+        dead = self._select(parse_topic(request.topic), (DEAD,), request)
+        if request.rate is not None and not request.rate >= MIN_RATE:
+            raise refusal("rate", request.rate, EXPECTED["rate"])
+        pause_ms = 0 if request.rate is None else 1000 / request.rate
         for number, task in enumerate(dead):
-            self._store.redrive(task.id, self.now(), self.now() + round(number * pause_ms))
+            self._store.redrive(task.id, self.now(), self.now() + min(int(number * pause_ms), MAX_AHEAD_MS))
         return {"redriven": len(dead)}
 
     def _purge(self, topic: str, body: bytes) -> object:
         request = parse_purge_request(body) if body.strip() else PurgeRequest()
+        if request.states is not None and not request.states:
+            raise Refused(f"states: expected {EXPECTED['states']}, got none", "states")
         for state in request.states or ():
+            if state == UNACK:
+                text = 'states: expected none but "delay", "error" and "dead": what is in flight stays'
+                raise Refused(text, "states")
             if state not in PURGEABLE:
                 raise refusal("states", state, EXPECTED["states"])
-        is_of_dead = any(getattr(request, field) is not None for field in DEATH_FIELDS)
-        states = (DEAD,) if is_of_dead else tuple(request.states or PURGEABLE)
-        found = self._select(topic, states, request.died_after, request.died_before, check_reason(request.reason))
+        death_fields = _death_fields(request)
+        states = tuple(request.states or ((DEAD,) if death_fields else PURGEABLE))
+        if death_fields and {*states} != {DEAD}:
+            text = f'{death_fields[0]}: expected it with "states": ["dead"] alone, because only the dead have died'
+            raise Refused(text, death_fields[0])
+        found = self._select(topic, states, request)
         for task in found:
             self._store.delete(task.id)
         return {"purged": len(found)}
 
     def _select(
-        self,
-        topic: str,
-        states: tuple[str, ...],
-        since: float | str | None,
-        before: float | str | None,
-        reason: str | None,
+        self, topic: str, states: tuple[str, ...], request: ListRequest | RedriveRequest | PurgeRequest
     ) -> list[VirtualTask]:
-        first = None if since is None else parse_time("since", since)
-        end = None if before is None else parse_time("before", before)
+        """Return the tasks of a topic in these states that a request chooses by their times and reasons."""
+        reason = check_reason(request.reason)
+        since, before = _time(request, "due_after", "died_after"), _time(request, "due_before", "died_before")
         return [
             task
             for task in self._store.select(topic, states)
-            if (first is None or task.due_at >= first)
-            and (end is None or task.due_at < end)
+            if (since is None or task.due_at >= since)
+            and (before is None or task.due_at < before)
             and (reason is None or (task.failure is not None and task.failure.reason == reason))
         ]
 
@@ -324,6 +333,19 @@ class VirtualApi:
 
 def _parameters(query: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(query).items()}
+
+
+def _death_fields(request: ListRequest | PurgeRequest) -> list[str]:
+    """Return the fields of a request that choose among dead tasks."""
+    return [field for field in DEATH_FIELDS if getattr(request, field) is not None]
+
+
+def _time(request: object, due: str, died: str) -> int | None:
+    """Return the time (ms) in one of two fields, which mean the same for dead tasks. Raises Refused."""
+    given = [field for field in (due, died) if getattr(request, field, None) is not None]
+    if len(given) > 1:
+        raise Refused(f"{died}: expected either {due} or {died}, got both", died)
+    return parse_time(given[0], getattr(request, given[0])) if given else None
 
 
 def _id(body: bytes) -> str:

@@ -39,7 +39,8 @@ class VirtualSchedules:
 
     def put(self, id: str, body: bytes, now: int) -> object:
         """Put a schedule. An equal one that is there stays as it is. Raises Refused."""
-        definition = build_schedule(parse_schedule_draft(body), ANYBODY.own_schedule(id), ANYBODY)
+        own_id = ANYBODY.own_schedule(id)
+        definition = build_schedule(parse_schedule_draft(body), own_id, ANYBODY)
         self._task(definition, now)
         before = self._schedules.get(id)
         if before is None or before.definition != definition:
@@ -102,7 +103,7 @@ class VirtualSchedules:
             self._schedules[id] = StoredSchedule(schedule.definition, state)
 
     def _find(self, id: str) -> StoredSchedule:
-        found = self._schedules.get(id)
+        found = self._schedules.get(ANYBODY.schedule_name(id))
         if found is None:
             raise ScheduleNotFound(id)
         return found

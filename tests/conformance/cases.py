@@ -354,6 +354,21 @@ async def a_topic_is_purged(world: World) -> None:
     assert [info async for info in world.tasks.list(work, state="pending")] == []
 
 
+@case
+async def a_wrong_choice_of_tasks_is_refused(world: World) -> None:
+    client, topic = world.client, (await world.handler()).topic
+    with refused(Refused, '^reason: expected it with the state "dead", got "error"$'):
+        [info async for info in client.list(topic, state="error", reason="exhausted")]
+    with refused(Refused, "^rate: expected a number of tasks a second, 0.0001 at least, got 0$"):
+        await client.redrive(topic=topic, rate=0)
+    with refused(Refused, '^reason: expected it with "states": ..dead.. alone, because only the dead have died$'):
+        await client.purge(topic, states=["error"], reason="exhausted")
+    with refused(Refused, '^states: expected none but "delay", "error" and "dead": what is in flight stays$'):
+        await client.purge(topic, states=["unack"])
+    with refused(Refused, '^states: expected an array of "delay", "error" and "dead", got none$'):
+        await client.purge(topic, states=[])
+
+
 # Attempts
 
 
@@ -759,3 +774,11 @@ async def a_firing_is_refused_as_a_create_would_be(world: World) -> None:
     assert shown.last is None
     assert shown.last_error is not None
     assert shown.last_error.message.startswith("callback: expected none, because consumers claim the topic's tasks")
+
+
+@case
+async def the_id_of_a_schedule_has_the_characters_of_ids(world: World) -> None:
+    client = world.client
+    for call in (client.schedule, client.pause_schedule, client.run_schedule_now, client.delete_schedule):
+        with refused(Refused, '^id: expected 1 to 128 characters of A-Za-z0-9._~:-, got "a b"$'):
+            await call("a b")
