@@ -43,15 +43,18 @@ def later_clock(request: pytest.FixtureRequest, later_app: Any) -> Iterator[Virt
     from later.testing.application_clock import virtual_clock  # noqa: PLC0415  # most tests need none of it
 
     marker = request.node.get_closest_marker(MARKER)
+    args: tuple[Any, ...] = () if marker is None else marker.args
     options: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
-    with virtual_clock(_load(later_app), **options) as clock:
+    with virtual_clock(_load(later_app), *args, **options) as clock:
         yield clock
 
 
 def _conftest_value(request: pytest.FixtureRequest) -> Any:
     """Return the variable of the nearest conftest.py that has one, and no fixture of the name."""
     plugins = [
-        plugin for plugin in request.config.pluginmanager.get_plugins() if isinstance(vars(plugin).get(NAME), str)
+        plugin
+        for plugin in request.config.pluginmanager.get_plugins()
+        if isinstance(getattr(plugin, "__dict__", {}).get(NAME), str)  # a plugin may be an object with slots
     ]
     folders = {Path(plugin.__file__).parent: plugin for plugin in plugins if getattr(plugin, "__file__", None)}
     return next((getattr(folders[folder], NAME) for folder in request.path.parents if folder in folders), None)

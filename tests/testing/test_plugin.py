@@ -92,6 +92,27 @@ def test_the_application_is_named_in_conftest_or_the_module_or_replaced_by_a_fix
 
 
 @pytest.mark.system
+def test_the_application_is_found_beside_a_plugin_that_is_an_object_with_slots(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "conftest.py").write_text(
+        'later_app = "shop:tasks"\n\nclass Slotted:\n    __slots__ = ("__weakref__",)\n\n'
+        "def pytest_configure(config):\n    config.pluginmanager.register(Slotted())\n"
+    )
+    (tmp_path / "test_conftest.py").write_text(SYNC_TEST)
+    printed = run_pytest(tmp_path)
+    assert "2 passed" in printed, printed
+
+
+@pytest.mark.system
+def test_the_marker_takes_only_arguments_with_names(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    mark = "import pytest\npytestmark = pytest.mark.later_clock(1)\nlater_app = 'shop:tasks'\n"
+    (tmp_path / "test_marker.py").write_text(f"{mark}\ndef test_it(later_clock): ...\n")
+    printed = run_pytest(tmp_path)
+    assert "virtual_clock() takes 1 positional argument but 2 were given" in printed, printed
+
+
+@pytest.mark.system
 def test_without_an_application_the_fixture_says_how_to_name_it(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "test_none.py").write_text(SYNC_TEST)
