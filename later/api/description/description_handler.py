@@ -28,7 +28,8 @@ class DescriptionHandler:
             self._body = _encode(request.app[ROUTES])
             self._etag = f'"{hashlib.sha256(self._body).hexdigest()[:32]}"'
         headers = {**SERVER_HEADERS, "Cache-Control": "no-cache", "ETag": self._etag}
-        if self._etag in request.headers.get(hdrs.IF_NONE_MATCH, ""):
+        known = request.headers.get(hdrs.IF_NONE_MATCH, "")
+        if self._etag in known or known.strip() == "*":
             return web.Response(status=304, headers=headers)
         return web.Response(body=self._body, content_type="application/json", headers=headers)
 
