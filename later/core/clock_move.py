@@ -8,7 +8,7 @@ from later.core.clock import rfc3339
 from later.core.errors import Refused
 
 LATEST_MS = 4_102_444_800_000
-"""The year 2100: a task of then may still be ten years ahead, and every time can be shown."""
+"""The year 2100, which a move does not reach: a task of then may still be ten years ahead, and be shown."""
 
 
 class ClockMove(NamedTuple):
@@ -36,7 +36,7 @@ class ClockMove(NamedTuple):
             field, target = "to", self.to_ms
         if target < now:
             raise Refused(f"{field}: the clock moves only forward, and it is {rfc3339(now)} already", field)
-        if target > LATEST_MS:
+        if target >= LATEST_MS:
             raise Refused(f"{field}: expected a time before 2100-01-01T00:00:00Z", field)
         return target
 
