@@ -27,7 +27,10 @@ class DataDirectory:
         self._data = data
         self._store: EmbeddedStore | None = None
         """The store, if this process runs it."""
-        self._ticker = Ticker.on_local_clock("embedded", self.check, CHECK_EVERY_MS, lambda name: None)
+        self._ticker = self._build_ticker()
+
+    def _build_ticker(self) -> Ticker:
+        return Ticker.on_local_clock("embedded", self.check, CHECK_EVERY_MS, lambda name: None)
 
     async def start(self) -> None:
         """Run the store or join it, and return when it answers.
@@ -35,6 +38,7 @@ class DataDirectory:
         Raises:
             EmbeddedError: it cannot run.
         """
+        self._ticker = self._build_ticker()  # one that was stopped does not run again, nor in another event loop
         while not await self._run_store() and not await answers_ping(self._data):  # noqa: ASYNC110  # no event says so
             await asyncio.sleep(START_POLL_S)  # the other process is starting it, or is about to end
         self._ticker.start()

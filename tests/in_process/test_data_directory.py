@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from later import Later, StoreClaims
 from later.embedded import EmbeddedError, answers_ping
+from later.embedded.probe import read_info
 from later.in_process import data_directory
 from tests.in_process.embedded import until, until_true, working
 
@@ -56,6 +59,20 @@ async def test_the_store_goes_on_when_the_application_that_ran_it_stops(
     finally:
         await second.__aexit__(None, None, None)
     assert not await is_there()
+
+
+async def test_a_store_that_is_opened_again_is_started_again_when_it_exits(tmp_path: Path) -> None:
+    data, store = tmp_path / "data", StoreClaims(tmp_path / "data")
+    async with store:
+        pass
+    async with store:
+        killed = (await read_info(data, "server"))["process_id"]
+        os.kill(killed, signal.SIGKILL)
+
+        async def is_another_there() -> bool:
+            return bool((await read_info(data, "server")).get("process_id", killed) != killed)
+
+        await until_true(is_another_there)
 
 
 async def test_a_directory_that_holds_something_else_is_refused(tmp_path: Path) -> None:
