@@ -73,7 +73,7 @@ class FunctionRunner:
         Raises:
             BaseException: the function raised it.
         """
-        if _is_async(function):
+        if is_async(function):
             return await function(**arguments)
         context = context or contextvars.copy_context()
         self._last = self._executor.submit(context.run, partial(_call, function, arguments))
@@ -101,7 +101,8 @@ def _complete(future: Future[Any], function: Callable[[], Any]) -> None:
         future.set_exception(error)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return True if a function, or an object that is called like one, runs in the event loop."""
     return inspect.iscoroutinefunction(function) or (
         not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
     )

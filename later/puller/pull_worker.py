@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from later.core.errors import Conflict, LaterError, NotAllowed, NotKnown, Refuse
 from later.core.retry import Outcome
 from later.handlers.dispatch import HandlerDispatcher
 from later.handlers.handler import Handler
+from later.handlers.runner import is_async
 from later.puller.claim_source import ClaimSource, HandlerClaim, LeaseDeadline
 
 log = logging.getLogger("later.worker")
@@ -169,7 +169,7 @@ class PullWorker:
         try:
             outcome = await self._dispatcher.dispatch(claim.task, claim.content, slot_wait_s=self._source.lease_s)
         except asyncio.CancelledError:
-            if claim.lease not in self._lost and inspect.iscoroutinefunction(handler.function):
+            if claim.lease not in self._lost and is_async(handler.function):
                 await self._give_back(claim)
             raise
         if not await self._settle(claim, outcome):

@@ -453,14 +453,20 @@ async def test_a_stop_gives_back_what_does_not_end_but_not_what_a_thread_still_d
         loop.call_soon_threadsafe(claims.notify)
         end.wait(20)
 
+    class Callable:
+        async def __call__(self) -> None:
+            await on_the_loop.function()
+
+    handlers.handler("an_object")(Callable())
     async with working(handlers, claims) as worker:
         claims.add("on_the_loop", "a")
         claims.add("in_a_thread", "b")
-        await claims.wait(lambda: len(begun) == 2)
+        claims.add("an_object", "c")
+        await claims.wait(lambda: len(begun) == 3)
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
         end.set()
-    assert (claims.settled, claims.given_back) == ({}, ["a"])
+    assert (claims.settled, sorted(claims.given_back)) == ({}, ["a", "c"])
 
 
 async def test_an_outcome_that_is_being_told_at_a_stop_is_not_given_back() -> None:
