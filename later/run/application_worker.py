@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from later.application import Later
@@ -24,6 +26,10 @@ ANSWER_S = 10.0
 """How long an answer of later may take."""
 RETRY_S = 1.0
 """The pause before later is asked again."""
+THREADS_NAME = "later-to-thread"
+"""The begin of the names of the threads that the application's own calls of `asyncio.to_thread` take."""
+IDLE_THREADS_S = 0.2
+"""How long threads that do nothing may take to end."""
 
 
 class RunOptions(NamedTuple):
@@ -51,6 +57,15 @@ class ApplicationWorker:
             LaterError: later refuses the key; or it does not answer within the time that was given.
             Exception: the application's lifespan failed.
         """
+        loop, executor = asyncio.get_running_loop(), ThreadPoolExecutor(thread_name_prefix=THREADS_NAME)
+        loop.set_default_executor(executor)
+        try:
+            return await self._run()
+        finally:  # the loop would wait for its threads when it closes
+            executor.shutdown(wait=False, cancel_futures=True)
+            loop.set_default_executor(ThreadPoolExecutor())
+
+    async def _run(self) -> int:
         if self._channel is None:
             return await self._lifecycle.run(self._work, self._stop_nothing)
         link = await SupervisorLink.open(self._channel)
@@ -80,6 +95,15 @@ class ApplicationWorker:
 
     async def _stop_nothing(self) -> None:
         """The work itself lets what runs end, when it is cancelled."""
+
+
+def count_busy_threads() -> int:
+    """Return how many calls of `asyncio.to_thread` a worker has left behind, which has ended."""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS_NAME)]
+    give_up_at = time.monotonic() + IDLE_THREADS_S
+    for thread in threads:
+        thread.join(max(give_up_at - time.monotonic(), 0))
+    return sum(thread.is_alive() for thread in threads)
 
 
 async def wait_for_later(connection: ConnectionSettings, wait_s: float | None) -> None:

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from later.core.errors import CallFailed, ConfigError, NotFound, Unavailable
 from later.daemon.lifecycle import Lifecycle
 from later.run import application_worker
 from later.run.application_supervisor import describe_exit
-from later.run.application_worker import ApplicationWorker, RunOptions, wait_for_later
+from later.run.application_worker import ApplicationWorker, RunOptions, count_busy_threads, wait_for_later
 from later.signals import TERMINATION_SIGNALS, signal_handlers
 from tests.cases import each_case
 from tests.client.api_servers import ApiServer, StubAnswer, api_server, stub_server
@@ -68,6 +69,37 @@ async def test_a_worker_that_is_stopped_lets_its_task_end_and_exits_with_0(api: 
         with pytest.raises(NotFound):
             await tasks.get(id)
         assert (await tasks.get(another)).attempts == 0
+
+
+def test_a_thread_that_a_handler_has_left_behind_keeps_no_worker_from_ending(api: ApiServer) -> None:
+    tasks, begun, end = Later(api.url), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        end.wait(60)
+
+    @tasks.handler
+    async def left() -> None:
+        await asyncio.to_thread(wait)
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        with ours:
+            async with tasks:
+                await tasks.client.set_policy("left", {"deliver": "pull"})
+                await left.enqueue(None)
+                options = RunOptions([left], 0, 30, None)
+                running = asyncio.create_task(ApplicationWorker(tasks, options, channel=theirs.detach()).run())
+                while not begun.is_set():  # noqa: ASYNC110  # a thread sets it
+                    await asyncio.sleep(0.01)
+                ours.shutdown(socket.SHUT_RDWR)
+                assert await running == 0
+
+    asyncio.run(run())
+    assert count_busy_threads() == 1
+    end.set()
+    while count_busy_threads():
+        pass
 
 
 class EnoughError(Exception):

@@ -24,7 +24,7 @@ from later.daemon.lifecycle import run_until_stopped
 from later.handlers.handler import Handler
 from later.option_types import count_or_auto
 from later.run.application_supervisor import ApplicationSupervisor
-from later.run.application_worker import ApplicationWorker, RunOptions
+from later.run.application_worker import ApplicationWorker, RunOptions, count_busy_threads
 from later.signals import TERMINATION_SIGNALS
 
 CONFIG_FLAGS = ("config", "url", "key_file", "ca", "log_format", "log_level")
@@ -91,7 +91,7 @@ def run(
     options = RunOptions(handlers, drain, lease, wait)
     status = run_until_stopped(ApplicationWorker(application, options, channel).run())
     _exit_on_second_signal()
-    runs = sum(handler.slots.size - handler.slots.free for handler in handlers)
+    runs = sum(handler.slots.size - handler.slots.free for handler in handlers) + count_busy_threads()
     if runs:  # in threads, which cannot be cancelled, and for which the interpreter would wait
         logging.getLogger("later.worker").warning("%d functions still run in threads: they are left alone", runs)
         logging.shutdown()
