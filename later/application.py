@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from later.receiver.wsgi import WsgiReceiver
 
 EMBEDDED_URL = "http://later.in-process"
-"""What the clients of an application with an embedded later are told. They never connect to it."""
+"""The URL that the clients of an application with an embedded later are given. They never connect to it."""
 
 Lifespan = Callable[["Later"], AbstractAsyncContextManager[Any]]
 """A function that opens the resources of an application, such as a connection pool. Its value is `task.state`."""
@@ -84,7 +84,7 @@ class Later(ConnectedHandlers):
         )
         self._embedded: EmbeddedLater | None = None
         self._brought: list[EmbeddedLater] = []
-        """Those that workers have brought with them, because there is no URL."""
+        """The embedded laters that workers have brought with them, because there is no URL."""
         if isinstance(url, EmbeddedLater):
             self._embed(url)
         self._signed = signed
@@ -373,7 +373,7 @@ class Later(ConnectedHandlers):
 
     @property
     def state(self) -> Any:
-        """What the lifespan has made."""
+        """The value of the lifespan, which handlers have as `task.state`."""
         return self._state
 
     @contextmanager

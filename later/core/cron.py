@@ -67,7 +67,7 @@ def parse_cron(text: str) -> str:
 
 
 class _CronFault(ValueError):
-    """What cronsim says of an expression that it cannot read."""
+    """The error of cronsim about an expression that it cannot read."""
 
 
 def _local_times(cron: str, after: datetime, *, reverse: bool = False) -> Iterator[datetime]:

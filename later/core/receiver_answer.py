@@ -27,7 +27,7 @@ _NO_SIGNATURE = "it wants signed calls, but nothing signs here: --signing-key FI
 
 
 class SignatureState(StrEnum):
-    """What a receiver does with signatures."""
+    """The treatment of signatures by a receiver."""
 
     VERIFIED = "verified"
     IGNORED = "ignored"

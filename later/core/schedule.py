@@ -1,7 +1,7 @@
 """Schedules: recurring tasks. When a schedule fires, what it creates then, and what follows from missed times.
 
-A schedule's definition is what its caller has put; its state is what has become of it. Both are values: each function
-here returns a new one, and the store replaces the one that was read.
+A schedule's definition is what its caller has put; its state says when it fires next, and how it fired last. Both are
+values: each function here returns a new one, and the store replaces the one that was read.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class FiringRefusal(msgspec.Struct, frozen=True):
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What has become of a schedule. Times are in ms."""
+    """The state of a schedule: its next time, and its last firings. Times are in ms."""
 
     created_at: int
     anchor_at: int

@@ -19,7 +19,7 @@ LATE_BOUNDS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7
 
 
 class HandlerMetrics:
-    """What handlers do, in a registry of prometheus_client: by default in that which its exporters show.
+    """The metrics of handlers, in a registry of prometheus_client: by default in the one that its exporters show.
 
     The series of `topics` are there from the start, so that the first event of each counts.
 

@@ -14,9 +14,10 @@ _opening: ContextVar[tuple[SharedOpening, ...]] = ContextVar("opening", default=
 
 
 class SharedOpening:
-    """What an application opens: the first one that enters opens it, and the last one that leaves closes it.
+    """The resources of an application: the first one that enters opens them, the last one that leaves closes them.
 
-    What the opening itself starts, such as a worker in a lifespan, waits until it is open, and does not keep it open.
+    A worker that a lifespan starts, and anything else that the opening itself starts, waits until they are open, and
+    does not keep them open.
     """
 
     def __init__(self, open: Callable[[AsyncExitStack], Awaitable[None]]) -> None:

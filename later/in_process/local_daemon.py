@@ -1,4 +1,4 @@
-"""What a daemon does, but in the process of an application: the API without a listener, the upkeep, no deliveries."""
+"""A daemon within the process of an application: the API without a listener, and the upkeep, but no deliveries."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class LocalDaemon:
             store=store,
             metrics=self._metrics,
             guard=AddressGuard(is_own=lambda address: False, is_on=False),  # that of the daemon which calls them judges
-            authorization=Authorization(),  # whoever can run code here can open the store, too
+            authorization=Authorization(),  # code that runs here can open the store, too
             cross_site_protection=CrossSiteProtection(),
             health=HealthSource(why_not_ready=self.why_not_ready, exposition=self.exposition),
             wake_delay_ticker=lambda due_at: None,

@@ -60,7 +60,7 @@ class StoreClaims(EmbeddedLater):
         self.backend = InProcessBackend(self._exchange, self._find_loop)
         self._prefix = prefix
         self._turn = asyncio.Lock()
-        """Held by whoever opens or closes it."""
+        """Held while the store is opened or closed."""
         self._users = 0
         """How often it was entered, and not left yet."""
         self._loop: asyncio.AbstractEventLoop | None = None

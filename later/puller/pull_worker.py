@@ -96,7 +96,7 @@ class PullWorker:
         return min(handler.slots.free, handler.concurrency - self.count_runs(handler))
 
     async def _wait_for_end(self, handler: Handler[Any]) -> None:
-        """Wait until one of a handler's runs ends: also one that is none of this worker's, or not any more.
+        """Wait until one of a handler's runs ends: also one that is not, or no longer, among those of this worker.
 
         A thread that outlives its timeout keeps its slot, and a receiver in this process may take slots, too.
         """

@@ -25,11 +25,11 @@ _PARTS = 6
 
 
 class DueWork(NamedTuple):
-    """What workers have to do in the store.
+    """The work that the store has for workers.
 
     `is_due` is true if there is something to do now; `held_until` is when the first hold of a topic ends that has a due
-    task, and `next_at` when the next task is due, the next schedule fires, or the next lease, ttl
-    or hold ends. Times are in ms; None: never.
+    task, and `next_at` when the next task is due, the next schedule fires, or the next lease, ttl or hold ends. Times
+    are in ms; None: never.
     """
 
     is_due: bool

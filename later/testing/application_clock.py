@@ -67,7 +67,7 @@ class VirtualClock:
         self._is_moving = False
         self._traveller: Any = None
         self.backend = VirtualBackend(self._api)
-        """What the clients of the application call."""
+        """The backend that the clients of the application call."""
 
     # Time
 

@@ -59,7 +59,7 @@ _PARAMETER = re.compile(r"{(\w+)}")
 
 
 class DescribedRoute(NamedTuple):
-    """What a route adds to its operation: the parameters of its query, and the scopes that it asks for.
+    """The part of an operation that its route defines: the parameters of its query, and the scopes that it asks for.
 
     `needs_key` is true if it asks for a key, whatever its scopes are.
     """
@@ -155,7 +155,7 @@ _AFTER_A_CREATE: Mapping[str, Mapping[str, Any]] = {
     "runTaskNow": {},
     "deleteTask": {},
 }
-"""What may be done with a task that was created, and the fields that it takes beside the id."""
+"""The operations to which the answer of a create leads, each with its fields beside the id."""
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
