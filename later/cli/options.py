@@ -205,6 +205,34 @@ def json_lines_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")(command)
 
 
+def retry_option(command: Command) -> Command:
+    """Give a command that makes tasks --retry."""
+    return click.option(
+        "--retry", type=int, metavar="NUMBER", help="Retries after the first attempt.  [default: the topic's]"
+    )(command)
+
+
+def content_options(command: Command) -> Command:
+    """Give a command that makes tasks --content and --content-file."""
+    file = click.option(
+        "--content-file", metavar="FILE", help="Read the content from a UTF-8 file; - is standard input."
+    )
+    return click.option("--content", metavar="TEXT", help="Content to POST.  [default: empty]")(file(command))
+
+
+def header_options(command: Command) -> Command:
+    """Give a command that makes tasks --header and --context."""
+    context = click.option(
+        "--context", callback=parse_context, metavar="NAME=VALUE", multiple=True,
+        help="Text that the receiver gets under this name, beside the content; repeatable.",
+    )  # fmt: skip
+    header = click.option(
+        "--header", "headers", callback=parse_headers, metavar="'NAME: VALUE'", multiple=True,
+        help="Header to send with the POST; repeatable.",
+    )  # fmt: skip
+    return header(context(command))
+
+
 def parse_headers(context: click.Context, parameter: click.Parameter, lines: Sequence[str]) -> dict[str, str] | None:
     """Parse repeated `Name: value` options. No error shows a value, because it may be a secret."""
     headers: dict[str, str] = {}

@@ -22,11 +22,12 @@ from later.cli.options import (
     MAX_LISTED,
     SWITCH,
     client_options,
+    content_options,
     examples,
+    header_options,
     json_lines_option,
     json_option,
-    parse_context,
-    parse_headers,
+    retry_option,
 )
 from later.cli.tables import print_text_table
 from later.cli.times import EXECUTE_TIME
@@ -82,18 +83,10 @@ def schedules() -> None:
     metavar="URL",
     help="URL to POST to; none for consumers' tasks.  [default: the topic's, as it is when a task is due]",
 )
-@click.option("--content", metavar="TEXT", help="Content to POST.  [default: empty]")
-@click.option("--content-file", metavar="FILE", help="Read the content from a UTF-8 file; - is standard input.")
-@click.option("--retry", type=int, metavar="NUMBER", help="Retries after the first attempt.  [default: the topic's]")
+@content_options
+@retry_option
 @click.option("--ttl", type=DURATION, help="Age at which a task expires undelivered.  [default: the topic's]")
-@click.option(
-    "--header", "headers", callback=parse_headers, metavar="'NAME: VALUE'", multiple=True,
-    help="Header to send with the POST; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--context", callback=parse_context, metavar="NAME=VALUE", multiple=True,
-    help="Text that the receiver gets under this name, beside the content; repeatable.",
-)  # fmt: skip
+@header_options
 @click.option(
     "--remember", type=DURATION, help="How long a task's id is remembered after its end.  [default: the topic's]"
 )

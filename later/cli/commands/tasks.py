@@ -16,12 +16,15 @@ from later.cli.console import notify, printable
 from later.cli.options import (
     DURATION,
     client_options,
+    content_options,
     examples,
+    header_options,
     json_lines_option,
     json_option,
     parse_context,
     parse_headers,
     retries_option,
+    retry_option,
 )
 from later.cli.policy_options import format_field
 from later.cli.times import EXECUTE_TIME
@@ -53,17 +56,9 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
     type=EXECUTE_TIME,
     help="Time when the task is due, in RFC 3339 with a zone or in Unix seconds; not with --delay.",
 )
-@click.option("--retry", type=int, metavar="NUMBER", help="Retries after the first attempt.  [default: the topic's]")
-@click.option("--content", metavar="TEXT", help="Content to POST.  [default: empty]")
-@click.option("--content-file", metavar="FILE", help="Read the content from a UTF-8 file; - is standard input.")
-@click.option(
-    "--header", "headers", callback=parse_headers, metavar="'NAME: VALUE'", multiple=True,
-    help="Header to send with the POST; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--context", callback=parse_context, metavar="NAME=VALUE", multiple=True,
-    help="Text that the receiver gets under this name, beside the content; repeatable.",
-)  # fmt: skip
+@retry_option
+@content_options
+@header_options
 @click.option("--ttl", type=DURATION, help="Age at which the task expires undelivered.  [default: the topic's]")
 @click.option(
     "--id", metavar="TEXT", help="Id that you choose: creating it again creates nothing.  [default: a new id]"
