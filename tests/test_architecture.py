@@ -24,7 +24,7 @@ LAYERS = {
     "config": 3.75, "application": 3.75,
     "receiver": 3.5, "puller": 3.5,
     "option_table": 3.5, "log": 3.5, "embedded": 3.5,
-    "api": 3, "worker": 3, "bulk": 3, "handlers": 3,
+    "api": 3, "worker": 3, "bulk": 3, "console": 3, "handlers": 3,
     "store": 2, "delivery": 2, "client": 2,
     "address_types": 1.75,
     "option_types": 1.5, "errors": 1.5,
@@ -36,7 +36,7 @@ IMPORTERS = {
     "redis": {"store", "embedded"},  # `embedded` asks whether its server answers
     "hiredis": {"store"},
     "cronsim": {"core"},
-    "aiohttp": {"api", "delivery", "client", "daemon"},
+    "aiohttp": {"api", "console", "delivery", "client", "daemon"},
     "httptools": {"delivery"},
     "aiohappyeyeballs": {"delivery"},
     "pyspark": {"bulk"},

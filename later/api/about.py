@@ -39,7 +39,9 @@ class AboutHandlers:
     async def list_routes(self, request: web.Request) -> web.StreamResponse:
         """`GET /`: each route, and the parameters that its query may have."""
         routes = [
-            {"method": route.method, "path": route.template, "query": route.query} for route in request.app[ROUTES]
+            {"method": route.method, "path": route.template, "query": route.query}
+            for route in request.app[ROUTES]
+            if not route.is_page
         ]
         return json_response({"name": "later", "version": __version__, "routes": routes})
 

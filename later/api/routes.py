@@ -23,7 +23,7 @@ class Route(NamedTuple):
     Its caller needs the scope `also`, too.
     A fast POST route is answered without the router, if it has no query. A health route is answered whatever its query
     is, and to pages of other sites, too. A route of Zaqar's API reads its query itself, and takes a key in
-    `X-Auth-Token`, too.
+    `X-Auth-Token`, too. A page's query is read in the browser; it is no part of the API.
     """
 
     method: str
@@ -34,17 +34,18 @@ class Route(NamedTuple):
     is_fast: bool = False
     is_health: bool = False
     is_zaqar: bool = False
+    is_page: bool = False
     also: Scope | None = None
 
     @property
     def template(self) -> str:
         """The path as people write it: `/topics/{topic}`."""
-        return self.path.replace(":[^/]+", "")
+        return self.path.replace(":[^/]+", "").replace(":.*", "")
 
     def checked_handler(self, authorization: Authorization) -> Handler:
         """Return the handler with the check of the caller, and of the query, before it."""
         handler, scope, query, is_zaqar, also = self.handler, self.scope, self.query, self.is_zaqar, self.also
-        checks_query = not (self.is_health or is_zaqar)
+        checks_query = not (self.is_health or is_zaqar or self.is_page)
 
         async def answer(request: web.Request) -> web.StreamResponse:
             token = None

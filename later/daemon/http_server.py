@@ -11,13 +11,15 @@ from aiohttp import web
 
 from later.address_types import Address
 from later.api.application.app import ApiSettings, build_app, build_health_app
-from later.api.authorization import Authorization
+from later.api.authorization import Authorization, NoScope
 from later.api.clock_moves import MoveClock
 from later.api.cross_site import CrossSiteProtection
 from later.api.health import HealthSource
+from later.api.routes import Route
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections
 from later.config import Config
+from later.console.pages import PATH, ConsolePages
 from later.core.address_guard import AddressGuard
 from later.core.errors import StoreDown
 from later.daemon.certificates import read_server_certificate
@@ -99,6 +101,7 @@ class HttpServer:
             cross_site_protection=cross_site_protection,
             health=health,
             wake_delay_ticker=wake_delay_ticker,
+            pages=console_routes(),
             move_clock=move_clock,
         )
 
@@ -152,6 +155,15 @@ class HttpServer:
     async def close(self) -> None:
         """Stop listening, and wait for requests in flight."""
         await self._runner.cleanup()
+
+
+def console_routes() -> list[Route]:
+    """Return the routes of the console. They are open, because its pages hold no data: the calls that they make do."""
+    pages = ConsolePages("", "on")
+    return [
+        Route("GET", PATH.rstrip("/"), pages.redirect, NoScope.OPEN, is_page=True),
+        Route("GET", f"{PATH}{{path:.*}}", pages.show, NoScope.OPEN, is_page=True),
+    ]
 
 
 def build_authorization(config: Config, store: Store, metrics: Metrics) -> Authorization:

@@ -19,6 +19,7 @@ from later.api.application.app import ApiSettings, build_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.health import HealthSource
+from later.api.routes import Route
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections
 from later.core.address_guard import AddressGuard
@@ -143,6 +144,7 @@ async def serve_api(
     cross_site_protection: CrossSiteProtection | None = None,
     connections: ServerConnections | None = None,
     clock: Clock | None = None,
+    pages: Sequence[Route] = (),
 ) -> AsyncIterator[ApiFixture]:
     """Serve the whole API, on an empty store, at a fixed time unless a clock is given."""
     redis = Redis.from_url(shared_server(), protocol=2, driver_info=None)
@@ -180,6 +182,7 @@ async def serve_api(
         cross_site_protection=cross_site_protection or CrossSiteProtection(),
         health=HealthSource(why_not_ready=why_not_ready, exposition=exposition),
         wake_delay_ticker=wakes.append,
+        pages=pages,
     )
     async with TestClient(DaemonServer(app, connections)) as http:
         api = ApiFixture(http=http, client=client, redis=redis, keys=keys, store=store, metrics=metrics, wakes=wakes)

@@ -76,12 +76,13 @@ def build_app(
     cross_site_protection: CrossSiteProtection,
     health: HealthSource,
     wake_delay_ticker: Callable[[int], None],
+    pages: Sequence[Route] = (),
     move_clock: MoveClock | None = None,
 ) -> web.Application:
     """Build the application of `later serve`, or, with `move_clock`, that of `later dev`.
 
     `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
-    `guard` judges the callbacks that are written.
+    `guard` judges the callbacks that are written. `pages` are the routes of the console.
     `cross_site_protection` checks each request first if the application is served by `server.Runner`.
     """
     pending_writes, bytes_in_answers = PendingWrites(settings.max_pending_writes), BytesInAnswers()
@@ -114,6 +115,7 @@ def build_app(
         *_signing_routes(store, settings.max_body),
         *_health_routes(authorization, health, store.clock),
         Route("GET", "/whoami", WhoAmIHandler(settings.max_body).show, NoScope.ANY_KEY),
+        *pages,
         *zaqar_routes(
             store=store,
             metrics=metrics,

@@ -1,0 +1,16 @@
+"""The fixture of the API with its console."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.api.api_fixture import ApiFixture
+from tests.console.console_fixture import serve_console
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiFixture]:
+    async with serve_console() as built:
+        yield built
