@@ -10,7 +10,9 @@ import signal
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from subprocess import SubprocessError
 
+from later.embedded.owner_death import OwnerWatcher, request_death_signal
 from later.embedded.paths import EmbeddedError, log_file, socket_path
 from later.embedded.permissions import PRIVATE_UMASK
 
@@ -40,8 +42,10 @@ async def start_server(data: Path, lock: int) -> Server:
     """Start a server on the data directory; it inherits the descriptor `lock`. Raises EmbeddedError.
 
     It loses no acknowledged write (`appendfsync always`), evicts no key, and makes no file that other users can read.
+    It ends when this process does, however that ends.
     """
     binary = find_server()
+    death_signal = request_death_signal()
     log_size = log_file(data).stat().st_size if log_file(data).exists() else 0
     options = {
         "save": "",
@@ -66,19 +70,34 @@ async def start_server(data: Path, lock: int) -> Server:
             stderr=asyncio.subprocess.DEVNULL,
             pass_fds=(lock,),
             start_new_session=True,  # otherwise a terminal's Ctrl-C would stop the store before its owner
+            preexec_fn=death_signal,
         )
-    except OSError as error:
+    except (OSError, SubprocessError) as error:
         raise EmbeddedError(f"cannot run {binary}: {error}") from error
     finally:
         os.umask(umask)
-    return Server(process, data, log_size)
+    watcher = None if death_signal is not None else await _start_watcher(process)
+    return Server(process, watcher, data, log_size)
+
+
+async def _start_watcher(process: asyncio.subprocess.Process) -> OwnerWatcher:
+    """Return the watcher of the server. Raises EmbeddedError, and the server was killed then."""
+    try:
+        return await OwnerWatcher.start(process.pid)
+    except BaseException:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
 
 
 class Server:
     """One run of the server, from its start to its exit status. Its log begins at `log_offset` of the log file."""
 
-    def __init__(self, process: asyncio.subprocess.Process, data: Path, log_offset: int) -> None:
-        self.exited = asyncio.ensure_future(process.wait())
+    def __init__(
+        self, process: asyncio.subprocess.Process, watcher: OwnerWatcher | None, data: Path, log_offset: int
+    ) -> None:
+        self.exited = asyncio.ensure_future(_wait_for_exit(process, watcher))
         self._process = process
         self._data = data
         self._log_offset = log_offset
@@ -134,3 +153,11 @@ class Server:
             lines = file.read().decode(errors="replace").splitlines()[-3:]
             return " | ".join(LOG_PREFIX.sub("", line)[:300] for line in lines)
         return ""
+
+
+async def _wait_for_exit(process: asyncio.subprocess.Process, watcher: OwnerWatcher | None) -> int:
+    """Return the exit status of the server, whose watcher has ended then, too."""
+    status = await process.wait()
+    if watcher is not None:
+        await watcher.stop()
+    return status

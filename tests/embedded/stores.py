@@ -34,9 +34,9 @@ async def a_store(data: Path, clock: Callable[[], float] = time.monotonic) -> As
 
 
 @contextmanager
-def a_process(script: str, data: Path) -> Iterator[subprocess.Popen[str]]:
+def a_process(script: str, data: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a script of this folder; wait until it prints "up"."""
-    command = [sys.executable, str(HERE / script), str(data)]
+    command = [sys.executable, str(HERE / script), str(data), *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None

@@ -185,7 +185,6 @@ def test_processes_finish_their_deliveries_and_exit_if_the_supervisor_is_killed(
         up.process.wait()
         wait_until(lambda: not _answers(url), "the daemon accepts no more requests")
         with run_up(folder, data, *patient) as again:
-            assert again.wait_for_event("stopping an orphaned store")
             assert again.wait_for_event("store found")["tasks"] == len(held | waiting)
             assert all(map(_is_running, children)), "the processes still wait for their deliveries"
             assert receiver.answered == set()
