@@ -1,0 +1,84 @@
+"""The console's own files: small, without what could run text as code, and complete in a wheel."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import later
+from tests.cases import each_case
+
+STATIC = Path(later.__file__).parent / "console" / "static"
+VENDOR = STATIC / "vendor"
+MAX_VENDOR_BYTES = 20_000
+MAX_OWN_BYTES = 90_000
+MAX_COMPRESSED_BYTES = 40_000
+MAX_LINES = 300
+
+FORBIDDEN = {
+    "markup from text": r"innerHTML|outerHTML|insertAdjacentHTML|dangerouslySetInnerHTML|srcdoc",
+    "a parser of markup": r"DOMParser|createContextualFragment|document\.write",
+    "code from text": r"\beval\b|new Function|setTimeout\(['\"]|setInterval\(['\"]|javascript:",
+    "an inline style": r"\bstyle=|<style|setAttribute\(['\"]style",
+    "an inline handler of events": r"<[a-z][^>]*\son[a-z]+=[\"']",
+    "an inline script": r"<script(?![^>]*\bsrc=)",
+    "an import that is no file": r"""(?:from|import\(?) ?["'](?!\.)""",
+    "something from elsewhere": r"""(?:src|href|url|fetch|import)\W{1,3}(?:https?:)?//""",
+    "what keeps data in the browser": r"sessionStorage|indexedDB|document\.cookie",
+}
+"""What must not be in our own files, as patterns."""
+
+
+def own_files() -> list[Path]:
+    """Return the files that are ours and are sent to a browser."""
+    return [file for file in sorted(STATIC.rglob("*")) if file.is_file() and VENDOR not in file.parents]
+
+
+def size(files: list[Path]) -> int:
+    return sum(len(file.read_bytes()) for file in files)
+
+
+def test_the_console_is_small() -> None:
+    vendored, own = sorted(VENDOR.glob("*.js")), own_files()
+    assert size(vendored) <= MAX_VENDOR_BYTES
+    assert size(own) <= MAX_OWN_BYTES
+    assert sum(len(gzip.compress(file.read_bytes())) for file in [*vendored, *own]) <= MAX_COMPRESSED_BYTES
+
+
+def test_no_file_is_long() -> None:
+    long = {file.name: lines for file in own_files() if (lines := len(file.read_text().splitlines())) > MAX_LINES}
+    assert not long
+
+
+@each_case("forbidden", FORBIDDEN)
+def test_no_file_holds(forbidden: str) -> None:
+    pattern = re.compile(FORBIDDEN[forbidden])
+    found = {
+        f"{file.relative_to(STATIC)}: {line.strip()[:100]}"
+        for file in own_files()
+        for line in file.read_text().splitlines()
+        if pattern.search(line)
+    }
+    assert not found
+
+
+@each_case(
+    ("forbidden", "text"),
+    [
+        ("markup from text", "node.innerHTML = x"),
+        ("a parser of markup", "document.write(x)"),
+        ("code from text", 'html`<a href="javascript:x">`'),
+        ("code from text", "eval(x)"),
+        ("an inline style", "html`<p style=${x}>`"),
+        ("an inline handler of events", '<body onload="x()">'),
+        ("an inline script", "<script>x()</script>"),
+        ("an import that is no file", 'import { h } from "preact"'),
+        ("an import that is no file", 'import("preact")'),
+        ("something from elsewhere", '<script src="//cdn.example/x.js">'),
+        ("something from elsewhere", "fetch('https://example.com/')"),
+        ("what keeps data in the browser", "sessionStorage.setItem('key', key)"),
+    ],
+)
+def test_the_patterns_find(forbidden: str, text: str) -> None:
+    assert re.search(FORBIDDEN[forbidden], text)
