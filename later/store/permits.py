@@ -97,14 +97,19 @@ class Permits:
         return {topic.decode() for topic in paused}
 
     async def resume(self, topics: Mapping[str, tuple[int, int | None]], now: int) -> None:
-        """Let paused topics be claimed from a moment (ms) on, and at full speed from another (None: at once)."""
+        """Let paused topics be claimed from a moment (ms) on, and at full speed from another (None: at once).
+
+        The slow starts are written first, in a round trip of their own: in a cluster they are on another node, and a
+        topic must not be resumed before every worker can know that it starts slowly.
+        """
         resumes = [
             scripts.RESUME.call([shard.wakes[Bucket.DELAY]], [topic, at])
             for topic, (at, _) in topics.items()
             for shard in self._keys.shards
         ]
         ramps = self._ramp_commands({topic: full_speed_at for topic, (_, full_speed_at) in topics.items()}, now)
-        await self._execute_in_slices("hold", [*ramps, *resumes])
+        await self._execute_in_slices("hold", ramps)
+        await self._execute_in_slices("hold", resumes)
 
     def _ramp_commands(self, full_speed: Mapping[str, int | None], now: int) -> list[Command]:
         commands: list[Command] = []
