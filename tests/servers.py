@@ -74,13 +74,19 @@ class ReplicatedServer:
             replica.replicaof("NO", "ONE")
 
 
+def free_ports(count: int) -> list[int]:
+    """Return TCP ports of this machine that nobody uses now."""
+    with ExitStack() as stack:
+        unused = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [server.getsockname()[1] for server in unused]
+
+
 @contextmanager
 def run_replicated_server(name: str, folder: Path) -> Iterator[ReplicatedServer]:
     """Run a store server and a replica that has all that the server has."""
     for role in ("primary", "replica"):
         (folder / role).mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = str(unused.getsockname()[1])  # replicas connect by TCP only
+    port = str(free_ports(1)[0])  # replicas connect by TCP only
     with (
         run_server(name, folder / "primary", "--port", port, "--repl-diskless-sync-delay", "0") as primary,
         run_server(name, folder / "replica", "--replicaof", f"127.0.0.1 {port}") as (replica_url, _),

@@ -78,7 +78,9 @@ async def stored_shards(execute: Execute, prefix: str, known_needs: Set[str] = K
         StoreDown: the store cannot be asked.
     """
     read: Command = ("HMGET", meta_key(prefix), "schema", "needs", "shards")
-    schema, needs, shards = raise_errors(await execute("open", [read]))[0]
+    info, answer = await execute("open", [("INFO",), read])
+    _check_mode(parse_info(raise_errors([info])[0]))
+    schema, needs, shards = raise_errors([answer])[0]
     if schema is None or shards is None:
         return None
     _check_data(schema, needs, known_needs)
@@ -129,11 +131,12 @@ def run_id(info: dict[str, str]) -> str:
 
 
 def check_server(info: dict[str, str]) -> None:
-    """Refuse a server that is too old, or that may evict keys.
+    """Refuse a server that is too old, that may evict keys, or that is not a server by itself.
 
     Raises:
         StoreMismatch: it says what to change.
     """
+    _check_mode(info)
     name, found, oldest = server_version(info)
     if found < oldest:
         raise StoreMismatch(f"the store is {name} {_dotted(found)}: later needs {name} {_dotted(oldest)} or newer")
@@ -142,6 +145,19 @@ def check_server(info: dict[str, str]) -> None:
         raise StoreMismatch(
             f"the store's maxmemory-policy is {policy}: it would throw tasks away; set it to noeviction"
         )
+
+
+def _check_mode(info: dict[str, str]) -> None:
+    """Refuse a node of a cluster and a Sentinel, which would answer other commands with puzzling errors.
+
+    Raises:
+        StoreMismatch: it says what to name instead.
+    """
+    mode = info.get("redis_mode", info.get("server_mode"))
+    if mode == "cluster":
+        raise StoreMismatch("the store is a node of a cluster, which later cannot use: name a server outside a cluster")
+    if mode == "sentinel":
+        raise StoreMismatch("this is a Sentinel, which stores nothing: name the primary that it watches")
 
 
 def server_version(info: dict[str, str]) -> tuple[str, tuple[int, ...], tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from later.store.client import StoreClient, connect
 from later.store.schema import check_server, check_store, stored_shards
 from tests.builders import a_task
 from tests.cases import each_case
+from tests.servers import SERVERS, free_ports, run_server
 from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 
@@ -135,3 +137,23 @@ def test_a_new_enough_server_is_accepted(info: dict[str, str]) -> None:
 def test_an_old_server_is_refused(info: dict[str, str], text: str) -> None:
     with pytest.raises(StoreMismatch, match=text):
         check_server(info)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_a_node_of_a_cluster_is_refused_in_words(server: str, tmp_path: Path) -> None:
+    port, bus_port = (str(port) for port in free_ports(2))
+    options = ("--cluster-enabled", "yes", "--port", port, "--cluster-port", bus_port)
+    with run_server(server, tmp_path, *options) as (url, _):
+        daemon = a_client(url, 1)
+        with pytest.raises(StoreMismatch, match="a node of a cluster, which later cannot use"):
+            await daemon.open()
+        await daemon.aclose()
+        command = StoreClient(connect(url, clock := Clock(time.monotonic, time.time), 10), clock, timeout_s=10)
+        with pytest.raises(StoreMismatch, match="a node of a cluster"):
+            await stored_shards(command.execute_each, "later")
+        await command.aclose()
+
+
+def test_a_sentinel_is_refused_in_words() -> None:
+    with pytest.raises(StoreMismatch, match="this is a Sentinel, which stores nothing"):
+        check_server({"redis_version": "7.2.4", "redis_mode": "sentinel"})
