@@ -9,10 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
-import structlog
 from aiohttp import web
 from msgspec import UNSET
 
@@ -20,6 +19,7 @@ from later.api.authorization import CALLER
 from later.api.batch_body import split_items
 from later.api.callback_check import CallbackCheck
 from later.api.due_signals import DueSignals
+from later.api.item_results import count_errors, item_result
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.problem_types import NO_SUCH_JOB
@@ -41,7 +41,7 @@ from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
 from later.api.task_creation import carry_out
 from later.core.admit import admit
 from later.core.clock import rfc3339
-from later.core.errors import Conflict, Denied, LaterError, NotFound, PolicyRefusal, Refused, StoreDown, StoreFault
+from later.core.errors import Conflict, Denied, LaterError, NotFound, PolicyRefusal, Refused, StoreDown
 from later.core.if_exists import Creation, creation_of
 from later.core.json_body import parse_draft
 from later.core.policy_scopes import Policies
@@ -57,19 +57,8 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 ITEMS_PER_TURN = 500
 """Items validated before other requests get a turn. A whole batch at once would delay every other call."""
 
-log = structlog.get_logger()
-
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-View = TypeVar("View")
-
-
-class ErrorCounts(NamedTuple):
-    """The numbers of a batch's items that are missing, were refused, or failed."""
-
-    missing: int
-    refused: int
-    failed: int
 
 
 class BatchHandlers:
@@ -163,7 +152,7 @@ class BatchHandlers:
                 ids = await self._validate(items, partial(parse_id, caller=request[CALLER]))
                 known = await self._query([id for id in ids if isinstance(id, str)], task_answer)
             answers = _answers_of_items(ids, known, task_answer)
-            errors = _count_errors(answers)
+            errors = count_errors(answers)
             left_out = answers.count(None)
             response = BatchQueryResponse(
                 found=len(answers) - sum(errors) - left_out,
@@ -171,7 +160,9 @@ class BatchHandlers:
                 refused=errors.refused,
                 failed=errors.failed,
                 left_out=left_out or UNSET,
-                results=[BatchItemError(ANSWER_FULL) if a is None else _result(a, lambda raw: raw) for a in answers],
+                results=[
+                    BatchItemError(ANSWER_FULL) if a is None else item_result(a, lambda raw: raw) for a in answers
+                ],
             )
             return await send(request, json_response(response))
 
@@ -194,7 +185,7 @@ class BatchHandlers:
         else:
             call = edits.delete_pending if pending else edits.delete
         answers = await self._call_by_id(request, call)
-        errors = _count_errors(answers)
+        errors = count_errors(answers)
         deletions = [answer for answer in answers if isinstance(answer, Deletion)]
         ended = sum(deletion.ended for deletion in deletions)
         return json_response(
@@ -206,7 +197,7 @@ class BatchHandlers:
                 kept=sum(isinstance(answer, Conflict) for answer in answers) if pending else UNSET,
                 refused=errors.refused,
                 failed=errors.failed,
-                results=[_result(answer, deletion_view) for answer in answers],
+                results=[item_result(answer, deletion_view) for answer in answers],
             )
         )
 
@@ -271,7 +262,7 @@ class BatchHandlers:
         """Count the items in the metrics, and return the answer."""
         others = [answer for answer in answers if answer is not True]
         created = len(answers) - len(others)
-        errors = _count_errors(others, created)
+        errors = count_errors(others, created)
         conflicts = sum(isinstance(answer, Conflict) for answer in others)
         existing = len(answers) - errors.refused - errors.failed - conflicts - created
         self._metrics.tasks_created.inc(created)
@@ -316,27 +307,6 @@ def _answers_of_items(
             placed.add(id)
         answers.append(answer)
     return answers
-
-
-def _count_errors(answers: Sequence[object], done: int = 0) -> ErrorCounts:
-    """Count the errors among the answers; besides, `done` items succeeded.
-
-    Raises:
-        LaterError: the first failure, if no item succeeded; then the whole batch may be sent again.
-    """
-    missing = sum(isinstance(answer, NotFound) for answer in answers)
-    refused = sum(isinstance(answer, Refused) for answer in answers)
-    failures = [a for a in answers if isinstance(a, LaterError) and not isinstance(a, NotFound | Refused | Conflict)]
-    if failures and len(failures) + refused == len(answers) + done:
-        raise failures[0]
-    faults = [failure for failure in failures if isinstance(failure, StoreFault)]
-    if faults:
-        log.error("batch items failed", items=len(faults), reason=str(faults[0]))
-    return ErrorCounts(missing, refused, len(failures))
-
-
-def _result(answer: Answer | LaterError, view: Callable[[Answer], View]) -> View | BatchItemError:
-    return BatchItemError(error_body(answer)) if isinstance(answer, LaterError) else view(answer)
 
 
 def _preview(task: Task | Refused) -> CreateResponse | BatchItemError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from later.api.claim_queues import ClaimQueues
 from later.core.policy import Deliver
@@ -39,13 +39,19 @@ class DueSignals:
         self._queues.signal(topic, due_at, 1)
 
     def tasks_moved(self, topic: str, due_at: int, count: int) -> None:
-        """Signal tasks of one topic that were moved to delay, where they are due at the same time (ms).
+        """Signal tasks of one topic that were moved to delay, where they are due at the same time (ms)."""
+        self.topics_moved({topic: count}, due_at)
+
+    def topics_moved(self, counts: Mapping[str, int], due_at: int) -> None:
+        """Signal tasks that were moved to delay, so many of each topic, where they are due at the same time (ms).
 
         Claims of pulled topics may also wait in other processes. (A create itself tells them.)
         """
         self._wake_delay_ticker(due_at)
-        self._queues.signal(topic, due_at, count)
-        if self._store.policies.latest.for_topic(topic).deliver is Deliver.PULL:
-            notice = asyncio.ensure_future(self._store.due_notices.send([topic], due_at))
+        for topic, count in counts.items():
+            self._queues.signal(topic, due_at, count)
+        policies = self._store.policies.latest
+        if pulled := [topic for topic in counts if policies.for_topic(topic).deliver is Deliver.PULL]:
+            notice = asyncio.ensure_future(self._store.due_notices.send(pulled, due_at))
             self._notices.add(notice)
             notice.add_done_callback(self._notices.discard)

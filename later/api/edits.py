@@ -14,14 +14,16 @@ from later.api.due_signals import DueSignals
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.move_requests import check_limit, move_answer, parse_cursor, parse_dead_range, parse_purge_ranges
+from later.api.moves_by_ids import MovesByIds
 from later.api.requests import (
     EXPECTED,
+    IDS_BYTES,
     PurgeRequest,
     RedriveRequest,
     check_reason,
-    parse_id,
     parse_purge_request,
     parse_redrive_request,
+    parse_run_now_request,
     parse_update_request,
     read_body,
 )
@@ -59,6 +61,7 @@ class EditHandlers:
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._signals = signals
+        self._moves = MovesByIds(store=store, pending_writes=pending_writes, signals=signals)
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """`POST /update`."""
@@ -81,7 +84,15 @@ class EditHandlers:
 
     async def run_now(self, request: web.Request) -> web.StreamResponse:
         """`POST /run-now`."""
-        name = parse_id(await read_body(request, self._max_body), request[CALLER])
+        body = parse_run_now_request(await read_body(request, max(self._max_body, IDS_BYTES)))
+        if body.ids is not None:
+            if body.id is not None:
+                raise Refused("ids: expected either an id or ids, got both", "ids")
+            names = self._moves.admit(request, body.ids)
+            return json_response(await self._moves.carry_out(names, self._store.edits.run_now))
+        if body.id is None:
+            raise refusal("id", None)
+        name = request[CALLER].task_name(body.id)
         with self._pending_writes.reserve():
             record = await self._run_now(name)
         self._signals.task_changed(record)
@@ -89,13 +100,18 @@ class EditHandlers:
 
     async def redrive(self, request: web.Request) -> web.StreamResponse:
         """`POST /redrive`."""
-        body = parse_redrive_request(await read_body(request, self._max_body))
-        if body.id is None:
+        body = parse_redrive_request(await read_body(request, max(self._max_body, IDS_BYTES)))
+        if body.id is None and body.ids is None:
             return await self._redrive_topic(request, body)
+        by, words = ("id", "an id") if body.ids is None else ("ids", "ids")
         for field in RedriveRequest.__struct_fields__:
-            if field != "id" and getattr(body, field) is not None:
-                raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
-        name = request[CALLER].task_name(body.id)
+            if field != by and getattr(body, field) is not None:
+                raise Refused(f"{field}: expected either {words} alone, or a topic, got both", field)
+        if body.ids is not None:
+            names = self._moves.admit(request, body.ids)
+            with self._record_action(request, AuditAction.DEAD_REDRIVEN) as details:
+                return json_response(await self._moves.carry_out(names, self._store.edits.redrive, details))
+        name = request[CALLER].task_name(body.id or "")
         with (
             self._record_action(request, AuditAction.DEAD_REDRIVEN, id=id_of(name)) as details,
             self._pending_writes.reserve(),

@@ -31,6 +31,11 @@ _INFLATED_BYTES = 262_144
 """The most bytes that are decompressed at a time: other requests go on in between."""
 _MALFORMED_BODY = "expected a whole body, compressed as Content-Encoding says, if at all"
 
+MAX_IDS = 1000
+"""Ids of tasks in one request that acts on each of them."""
+IDS_BYTES = 262_144
+"""The length of the longest body of ids. It is taken even where bodies of tasks must be shorter (`--max-body`)."""
+
 EXPECTED = {
     **validation.EXPECTED,
     "state": '"delay", "unack", "error", "dead" or "pending"',
@@ -45,6 +50,7 @@ EXPECTED = {
     "cursor": "one of an earlier answer's",
     "dry_run": "true or false",
     "overlap": f"a number of seconds from 0 to {MAX_OVERLAP_S}",
+    "ids": f"an array of 1 to {MAX_IDS} ids",
 }
 """The values that each field of a request takes, as a refusal states them."""
 MAX_PAGE_SIZE = 1000
@@ -177,6 +183,13 @@ class IdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
 
 
+class RunNowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a run-now: one task, or several."""
+
+    id: str | None = None
+    ids: list[str] | None = None
+
+
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a listing, every field as it came."""
 
@@ -199,9 +212,10 @@ class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a redrive, every field as it came: a task, or the dead tasks of a topic."""
+    """The body of a redrive, every field as it came: a task, several, or the dead tasks of a topic."""
 
     id: str | None = None
+    ids: list[str] | None = None
     topic: str | None = None
     died_after: float | str | None = None
     died_before: float | str | None = None
@@ -227,6 +241,7 @@ class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 parse_update_request = body_parser(TaskChanges, EXPECTED)
 parse_list_request = body_parser(ListRequest, EXPECTED | {"limit": EXPECTED_PAGE_SIZE})
 parse_explain_request = body_parser(ExplainRequest, EXPECTED)
+parse_run_now_request = body_parser(RunNowRequest, EXPECTED)
 parse_redrive_request = body_parser(RedriveRequest, EXPECTED)
 parse_purge_request = body_parser(PurgeRequest, EXPECTED)
 _parse_id_request = body_parser(IdRequest, EXPECTED)
@@ -238,6 +253,23 @@ def parse_id(body: bytes, caller: Caller) -> str:
     if id is None:
         raise refusal("id", None)
     return caller.task_name(id)
+
+
+def parse_ids(ids: Sequence[str], caller: Caller) -> list[str | Refused]:
+    """Return the name of the task that a caller means by each of these ids, or the refusal of one that is no id.
+
+    Raises:
+        Refused: there are none, or too many.
+    """
+    if not 1 <= len(ids) <= MAX_IDS:
+        raise Refused(f"ids: expected {EXPECTED['ids']}, got {len(ids) or 'none'}", "ids")
+    names: list[str | Refused] = []
+    for id in ids:
+        try:
+            names.append(caller.task_name(id))
+        except Refused as error:
+            names.append(error)
+    return names
 
 
 def check_no_fields(body: bytes) -> None:

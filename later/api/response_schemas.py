@@ -94,6 +94,28 @@ class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: list[DeleteResponse | BatchItemError]
 
 
+class MovedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that was made due, in the answer for several."""
+
+    id: str
+    due_at: str
+
+
+class MovedTasksResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/run-now` and `/redrive` with `ids`. An id that stands twice is counted once.
+
+    `refused` counts ids that are none, and tasks whose state does not allow it, but those in flight; `failed` tasks of
+    which that is not known now.
+    """
+
+    moved: int
+    missing: int
+    refused: int
+    in_flight: int
+    failed: int
+    results: list[MovedTask | BatchItemError]
+
+
 class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of a bulk job, or of one `run` of it."""
 

@@ -191,3 +191,10 @@ async def test_the_applied_policy_shows_none_as_null_and_a_topic_may_have_none(a
         "shop%2Forder": [("shop/failed", "namespace"), (9, "namespace")],
         "order": [(None, "daemon"), (0, "daemon")],
     }
+
+
+async def test_several_go_back_in_one_call(api: ApiFixture) -> None:
+    await reject(api, "a", "b")
+    status, answer = await api.post("/redrive", {"ids": ["b", "unknown", "a"]})
+    assert (status, answer["moved"], answer["missing"], answer["failed"]) == (200, 2, 1, 0)
+    assert [(await query(api, id))["topic"] for id in ("a", "b")] == ["jobs", "jobs"]

@@ -28,6 +28,7 @@ from later.api.response_schemas import (
     DeleteResponse,
     ExtendResponse,
     JobResponse,
+    MovedTask,
     NackResponse,
     ReleaseResponse,
 )
@@ -40,6 +41,7 @@ _STRUCTS = (
     DeleteResponse,
     TaskView,
     JobResponse,
+    MovedTask,
     ClaimResponse,
     AckResponse,
     NackResponse,
@@ -91,6 +93,11 @@ def _batch_schemas() -> dict[str, Schema]:
             ),
             kept=_COUNT,
         ),
+        "MovedTasksResponse": answer_structure(
+            moved=_COUNT, missing=_COUNT, in_flight=_COUNT, **counts, results=_results("MovedTask")
+        ),
+        "RunNowAnswer": {"anyOf": [reference("TaskView"), reference("MovedTasksResponse")]},
+        "RedriveAnswer": {"anyOf": [reference("MovedTasksResponse"), reference("MovedTasks")]},
         "ListResponse": answer_structure(tasks=array(reference("TaskView")), cursor=nullable(_TEXT)),
         "MovedTasks": structure(
             {

@@ -61,12 +61,12 @@ _TASKS = (
         problems=(NO_SUCH_TASK, IN_FLIGHT, CHANGED, *_WRITES),
     ),
     Operation(
-        "POST", "/run-now", "runTaskNow", "tasks", "Let a task be due now, also one that is dead.",
-        "TaskView", "TaskIdRequest", _TASK, problems=(NO_SUCH_TASK, IN_FLIGHT, TOO_MANY_WAITING),
+        "POST", "/run-now", "runTaskNow", "tasks", "Let a task be due now, or several, also dead ones.",
+        "RunNowAnswer", "RunNowRequest", _TASK, problems=(NO_SUCH_TASK, IN_FLIGHT, TOO_MANY_WAITING),
     ),
     Operation(
-        "POST", "/redrive", "redriveTasks", "tasks", "Let a dead task be due again, or those of a topic.",
-        "MovedTasks", "RedriveRequest", {"topic": "order", "reason": "exhausted", "rate": 10},
+        "POST", "/redrive", "redriveTasks", "tasks", "Let a dead task be due again, or several, or those of a topic.",
+        "RedriveAnswer", "RedriveRequest", {"topic": "order", "reason": "exhausted", "rate": 10},
         problems=(NO_SUCH_TASK, CHANGED, TOO_MANY_WAITING),
     ),
     Operation(

@@ -40,12 +40,14 @@ from later.api.pulsar import ACTIVE, MAX_DELAY, TICK_TIME
 from later.api.requests import (
     EXPECTED,
     EXPECTED_PAGE_SIZE,
+    MAX_IDS,
     MAX_PAGE_SIZE,
     ExplainRequest,
     IdRequest,
     ListRequest,
     PurgeRequest,
     RedriveRequest,
+    RunNowRequest,
 )
 from later.api.rotation import RotationRequest
 from later.core.cron import MAX_CRON_CHARS
@@ -112,6 +114,7 @@ _FIELDS: Mapping[str, Schema] = {
     "cursor": CURSOR,
     "dry_run": BOOLEAN,
     "overlap": number(0, MAX_OVERLAP_S),
+    "ids": array(ID, 1, MAX_IDS),
 }
 _SCHEDULE_FIELDS: Mapping[str, Schema] = {
     **_FIELDS,
@@ -195,7 +198,8 @@ def request_schemas() -> dict[str, Schema]:
             ["topic"],
         ),
         "ExplainRequest": _body(ExplainRequest, _FIELDS, EXPECTED, oneOf=either("id", "topic")),
-        "RedriveRequest": _body(RedriveRequest, _FIELDS, EXPECTED, oneOf=either("id", "topic")),
+        "RunNowRequest": _body(RunNowRequest, _FIELDS, EXPECTED, oneOf=either("id", "ids")),
+        "RedriveRequest": _body(RedriveRequest, _FIELDS, EXPECTED, oneOf=either("id", "ids", "topic")),
         "PurgeRequest": _body(PurgeRequest, _FIELDS, EXPECTED),
         "RotationRequest": _body(RotationRequest, _FIELDS, EXPECTED),
         "ClaimRequest": _body(ClaimBody, _CLAIM_FIELDS, EXPECTED_OF_CLAIM, oneOf=either("topic", "topics")),
