@@ -1,0 +1,48 @@
+// What the signed-in key may do, as `/whoami` says. The API decides; the console only says beforehand why not.
+
+import { get } from "./api.js";
+import { report, update } from "./connection.js";
+import { Observable, useObservable } from "./observable.js";
+import { words } from "./words.js";
+
+export const isReadOnlyMode = document.documentElement.dataset.mode === "readonly";
+
+const me = new Observable(null);
+
+/** Ask who we are: at the start, after a sign-in, and when later answers again after it did not. */
+export async function refreshMe() {
+  const answer = await get("/whoami");
+  const before = me.value?.version;
+  if (before && before !== answer.version) update.value = { from: before, to: answer.version };
+  me.value = answer;
+  report("ok");
+}
+
+export function forgetMe() {
+  me.value = null;
+}
+
+/** Return what `/whoami` says and `can(scope)`, `whyNot(scope)`; before the answer `loaded` is false. */
+export function useMe() {
+  return describe(useObservable(me));
+}
+
+function describe(answer) {
+  const scopes = answer?.scopes ?? [];
+  const acts = (scope) => scope !== "read" && scope !== "metrics";
+  const whyNot = (scope) => {
+    if (answer === null) return words.me.unknown;
+    if (isReadOnlyMode && acts(scope)) return words.me.readOnly;
+    return scopes.includes(scope) ? "" : words.me.lacks(scope);
+  };
+  return {
+    loaded: answer !== null,
+    version: answer?.version ?? "",
+    scopes,
+    namespace: answer?.namespace ?? null,
+    read_only: isReadOnlyMode || (answer?.read_only ?? true),
+    limits: answer?.limits ?? {},
+    can: (scope) => whyNot(scope) === "",
+    whyNot,
+  };
+}
