@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from later.api.json_response import DATA_HEADERS, json_response
-from later.api.problem_types import FAULT, NOT_READY, STORE_AWAY, problem_type
+from later.api.problem_types import FAULT, NOT_ALIVE, NOT_READY, STORE_AWAY, problem_type
 from later.api.problems import ErrorBody, problem_response
 from later.core.clock import Clock, warn_of_clock
 from later.core.errors import LaterError
@@ -17,16 +17,21 @@ from later.metrics import Exposition
 REASON_NEEDS_KEY = "not ready: a key that may read the metrics is told why"
 
 
+async def is_alive() -> None:
+    """Return no reason for a restart: a process that answers is alive."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealthSource:
     """The health of a whole daemon, whose processes each serve it.
 
     `why_not_ready` returns the error that keeps the daemon from its work, or None if it is ready. `exposition` returns
-    all metrics in the format that the header `Accept` asks for.
+    all metrics in the format that the header `Accept` asks for. `why_not_alive` returns the error that a restart ends.
     """
 
     why_not_ready: Callable[[], Awaitable[LaterError | None]]
     exposition: Callable[[str], Awaitable[Exposition]]
+    why_not_alive: Callable[[], Awaitable[LaterError | None]] = is_alive
 
 
 class HealthHandlers:
@@ -48,8 +53,11 @@ class HealthHandlers:
         self._clock = clock
 
     async def live(self, request: web.Request) -> web.StreamResponse:
-        """`GET /livez`."""
-        return json_response({"status": "alive"})
+        """`GET /livez`. It says to everybody what hangs: the name of a ticker is no secret."""
+        error = await self._source.why_not_alive()
+        if error is None:
+            return json_response({"status": "alive"})
+        return problem_response(ErrorBody(status=503, detail=str(error)), NOT_ALIVE)
 
     async def ready(self, request: web.Request) -> web.StreamResponse:
         """`GET /readyz`. A store that answers what it never should is away, too: the daemon is not at fault."""

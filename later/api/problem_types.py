@@ -14,6 +14,7 @@ from later.core.errors import (
     IdTaken,
     InFlight,
     LaterError,
+    NotAlive,
     NotAllowed,
     NotFound,
     NotKnown,
@@ -175,10 +176,17 @@ STORE_MISMATCH = ProblemType(
     "`detail` says what does not fit. The operator corrects the option or the store.",
 )  # fmt: skip
 NOT_READY = ProblemType(
-    "not-ready", 503, "Not all processes of the server are up",
-    "The server has several processes (--processes), of which some are being started or do not answer. Tasks are\n"
-    "created and delivered by the others.",
-    "Wait: a process that does not answer for 30 s is killed and started again. The server's log says more.",
+    "not-ready", 503, "The server is not ready",
+    "The server is being stopped; or it has several processes (--processes), and some are being started or do not\n"
+    "answer: the others create and deliver tasks.",
+    "Ask another server if this one is being stopped. Otherwise wait: a process that does not answer for 30 s\n"
+    "is killed and started again. The server's log says more.",
+)  # fmt: skip
+NOT_ALIVE = ProblemType(
+    "not-alive", 503, "A part of the server hangs",
+    "The store answers, but something that the server does again and again has not ended for more than a minute.\n"
+    "`detail` names it: a ticker, as in the metrics.",
+    "Restart the server. Tasks that it holds are delivered again when their leases end.",
 )  # fmt: skip
 TOO_MANY_WAITING = ProblemType(
     "too-many-waiting", 503, "Too many requests wait",
@@ -198,7 +206,7 @@ PROBLEM_TYPES = {
     for type in (
         REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, NO_SUCH_SCHEDULE, SLOW_BODY,
         IN_FLIGHT, EXISTS, CHANGED, PUSHED_TOPIC, TOO_MANY_SECRETS, TOO_MANY_SCHEDULES, TOO_LARGE, UNSUPPORTED, FAULT,
-        STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING, TOO_MANY_WAITERS,
+        STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY, NOT_ALIVE, TOO_MANY_WAITING, TOO_MANY_WAITERS,
     )
 }  # fmt: skip
 """All types, by name."""
@@ -228,6 +236,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (StoreDown, STORE_AWAY),
     (StoreMismatch, STORE_MISMATCH),
     (NotReady, NOT_READY),
+    (NotAlive, NOT_ALIVE),
 )
 """The type of each class of errors; the first match counts."""
 

@@ -186,7 +186,11 @@ class TooManyWaiters(StoreDown):
 
 
 class NotReady(LaterError):
-    """The environment's fault: processes of this daemon are missing or do not answer."""
+    """The environment's fault: this daemon is being stopped, or processes of it are missing or do not answer."""
+
+
+class NotAlive(LaterError):
+    """The daemon's own fault: a part of it hangs, and only a restart helps."""
 
 
 class StoreMismatch(LaterError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -152,9 +153,13 @@ class HttpServer:
         if self._certificate is not None:
             self._certificate.reload()
 
-    async def close(self) -> None:
-        """Stop listening, and wait for requests in flight."""
-        await self._runner.cleanup()
+    async def close(self, notice_s: float = 0.0) -> None:
+        """Stop listening after `notice_s`, and wait for requests in flight."""
+        try:
+            if notice_s and self._runner.addresses:
+                await asyncio.sleep(notice_s)
+        finally:
+            await self._runner.cleanup()
 
 
 def console_routes() -> list[Route]:

@@ -24,6 +24,10 @@ GC_THRESHOLD = 20_000
 """Objects that are made between two collections of the youngest generation. A few tasks of a batch reach Python's
 default of 700; the whole batch would be scanned again and again, which takes a fifth of its time."""
 
+STOP_NOTICE_S = 1.0
+"""How long the port stays open after a stop has begun: `/readyz` answers 503 meanwhile, so that balancers notice."""
+STOPPING = "the server is being stopped"
+
 
 class Lifecycle:
     """The run of one process.
@@ -62,6 +66,10 @@ class Lifecycle:
         if self._failure is not None:
             raise self._failure
         return 0
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop_requested.is_set()
 
     def request_stop(self) -> None:
         """Stop in order. Unlike a second signal, a second request never forces the exit."""

@@ -10,7 +10,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -26,7 +26,7 @@ from later.core.admission_limits import AdmissionLimits
 from later.core.audit_event import AuditAction, AuditEvent
 from later.core.clock import Clock
 from later.core.clock_move import ClockMove, ClockState
-from later.core.errors import LaterError, StoreDown, StoreMismatch
+from later.core.errors import LaterError, NotAlive, StoreDown, StoreMismatch
 from later.core.policy import Sign
 from later.core.signing import KeyRing
 from later.daemon.certificates import read_client_tls
@@ -239,14 +239,37 @@ class Service:
             return error
         return None
 
-    async def stop(self) -> None:
-        """Stop requests and claims first, then what they need; whatever fails, everything is stopped and closed."""
+    async def why_not_alive(self, others: Sequence[str] = ()) -> LaterError | None:
+        """Return which tickers hang while the store answers: of this process, and those `others` of its daemon.
+
+        While the store is away, nothing can be done, and a restart would not help. A process that was stopped for a
+        minute, and goes on, gets the time of a round trip to show that it works.
+        """
+        if not (others or self.hung_tickers()):
+            return None
+        try:
+            await self._store.stats.ping()
+        except LaterError:
+            return None
+        hung = sorted({*others, *self.hung_tickers()})
+        return NotAlive(f"no tick has ended for more than a minute: {', '.join(hung)}") if hung else None
+
+    def hung_tickers(self) -> list[str]:
+        """Return the names of the tickers of this process that hang."""
+        return self._metrics.hung_tickers(time.monotonic())
+
+    async def stop(self, notice_s: float = 0.0) -> None:
+        """Stop requests and claims first, then what they need; whatever fails, everything is stopped and closed.
+
+        The port stays open for `notice_s` after the claims have stopped: meanwhile balancers learn from `/readyz` that
+        they should send no more requests.
+        """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._store.aclose)
             stack.push_async_callback(self.remove_heartbeat)
             stack.push_async_callback(self._store.audit_trail.flush_or_log)
             stack.push_async_callback(self.cancel_tickers)
-            await wait_for_all(self.stop_worker(), self.http_server.close())
+            await wait_for_all(self.stop_worker(), self.http_server.close(notice_s))
 
     async def stop_worker(self) -> None:
         async with AsyncExitStack() as stack:

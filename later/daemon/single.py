@@ -10,10 +10,10 @@ import structlog
 
 from later.api.health import HealthSource
 from later.config import Config
-from later.core.errors import LaterError, StoreDown
+from later.core.errors import LaterError, NotReady, StoreDown
 from later.daemon.backing_store import build_backing_store
 from later.daemon.guard import log_guard, resolve_guard
-from later.daemon.lifecycle import Lifecycle, run_in_loop
+from later.daemon.lifecycle import STOP_NOTICE_S, STOPPING, Lifecycle, run_in_loop
 from later.daemon.listen import log_clock, log_listening
 from later.daemon.service import Service
 from later.metrics import Exposition, Metrics
@@ -48,7 +48,9 @@ class SingleProcess:
         self._service = Service(
             replace(config, store_url=self._backing_store.url),
             metrics,
-            health=HealthSource(why_not_ready=self.why_not_ready, exposition=self.exposition),
+            health=HealthSource(
+                why_not_ready=self.why_not_ready, exposition=self.exposition, why_not_alive=self.why_not_alive
+            ),
             fail=self._lifecycle.fail,
         )
         self._store_ticker = Ticker.on_local_clock(
@@ -74,18 +76,23 @@ class SingleProcess:
             log_clock(bound, self._config)
 
     async def stop(self) -> None:
-        """Stop the store last, whatever fails before."""
+        """Stop the store last, whatever fails before. Nothing balances the calls of `later dev`."""
         log.info("stopping")
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._backing_store.stop)
-            stack.push_async_callback(self._service.stop)
+            stack.push_async_callback(self._service.stop, 0.0 if self._config.moves_clock else STOP_NOTICE_S)
             await self._store_ticker.cancel()
         log.info("stopped")
 
     def reload_certificate(self) -> None:
         self._service.http_server.reload_certificate()
 
+    async def why_not_alive(self) -> LaterError | None:
+        return await self._service.why_not_alive()
+
     async def why_not_ready(self) -> LaterError | None:
+        if self._lifecycle.is_stopping:
+            return NotReady(STOPPING)
         reason = self._backing_store.why_unavailable()
         return await self._service.why_store_unavailable() if reason is None else StoreDown(reason)
 

@@ -56,7 +56,7 @@ class Metrics:
     def __init__(self) -> None:
         self._own = own = CollectorRegistry()
         self._by_topic = CollectorRegistry()
-        self.store, self.topics = StoreGauges(), TopicLabels()
+        self.store, self.topics, self._hangs = StoreGauges(), TopicLabels(), dict[str, Callable[[float], bool]]()
         self.registry = CollectorRegistry()
         self.registry.register(CollectorChain([self.store.registry, self._by_topic, own]))
         counter = partial(PlainCounter, registry=own)
@@ -184,10 +184,20 @@ class Metrics:
             for value in values:
                 labelled.labels(value)
 
-    def add_ticker(self, name: str, last_success_at: Callable[[], float]) -> None:
-        """Show a ticker from now on. `last_success_at` returns the Unix time (s) of its last success."""
+    def add_ticker(
+        self, name: str, last_success_at: Callable[[], float], hangs: Callable[[float], bool] = lambda now_s: False
+    ) -> None:
+        """Show a ticker from now on. `last_success_at` returns the Unix time (s) of its last success.
+
+        `hangs` returns whether it hangs at a time (s, monotonic).
+        """
+        self._hangs[name] = hangs
         self.tick_errors.labels(name)
         self.tick_last_success.labels(name).set_function(last_success_at)
+
+    def hung_tickers(self, now_s: float) -> list[str]:
+        """Return the names of this process's tickers that hang at `now_s` (monotonic)."""
+        return [name for name, hangs in self._hangs.items() if hangs(now_s)]
 
     def round_trip_observer(self, verb: str) -> Callable[[float], None]:
         """Return an observer of the round trips of a verb; it takes the seconds of each."""

@@ -13,7 +13,7 @@ import structlog
 from later import log as logs
 from later.api.health import HealthSource
 from later.core.errors import LaterError, NotReady, StoreDown, StoreMismatch
-from later.daemon.lifecycle import Lifecycle, run_in_loop
+from later.daemon.lifecycle import STOP_NOTICE_S, STOPPING, Lifecycle, run_in_loop
 from later.daemon.service import Service
 from later.metrics import Exposition, Metrics, MetricSamples
 from later.processes.rpc import Channel, ExitReport, Handlers, RpcError, StoreSnapshot, decode_startup, open_channel
@@ -69,6 +69,7 @@ class ChildProcess:
         return {
             "stop": self.on_stop,
             "reload_certificate": self.on_reload_certificate,
+            "hung_tickers": self.on_hung_tickers,
             "samples": self.on_samples,
             "store_samples": self.on_store_samples,
         }
@@ -99,7 +100,9 @@ class ChildProcess:
         self._service = service = Service(
             config,
             self._metrics,
-            health=HealthSource(why_not_ready=self.why_not_ready, exposition=self.exposition),
+            health=HealthSource(
+                why_not_ready=self.why_not_ready, exposition=self.exposition, why_not_alive=self.why_not_alive
+            ),
             fail=self._lifecycle.fail,
         )
         tasks = await service.open()
@@ -116,11 +119,23 @@ class ChildProcess:
         with suppress(RpcError):
             await self._channel.call("stopping")
         if self._service is not None:
-            await self._service.stop()
+            await self._service.stop(STOP_NOTICE_S)
         log.debug("stopped")
 
+    async def why_not_alive(self) -> LaterError | None:
+        """Return which tickers hang in any process of the daemon: only a restart of all ends what hangs in one.
+
+        A supervisor that does not answer says nothing about others: `why_not_ready` reports that.
+        """
+        others: list[str] = []
+        with suppress(RpcError):
+            others = await self._channel.call("hung_tickers")
+        return await self._started_service().why_not_alive(others)
+
     async def why_not_ready(self) -> LaterError | None:
-        """Return the store's reason first: without the store, no process is of use."""
+        """Return that it stops, then the store's reason: without the store, no process is of use."""
+        if self._lifecycle.is_stopping:
+            return NotReady(STOPPING)
         try:
             store_unavailable, processes_missing = await self._channel.call("readiness")
         except RpcError as error:
@@ -141,6 +156,9 @@ class ChildProcess:
 
     async def on_reload_certificate(self, _: None) -> None:
         self._started_service().http_server.reload_certificate()
+
+    async def on_hung_tickers(self, _: None) -> list[str]:
+        return self._started_service().hung_tickers()
 
     async def on_samples(self, topics: list[str]) -> MetricSamples:
         self._metrics.topics.adopt(topics)

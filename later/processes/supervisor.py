@@ -11,6 +11,7 @@ import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
 from later.daemon.certificates import check_tls_files
 from later.daemon.guard import log_guard, resolve_guard
-from later.daemon.lifecycle import Lifecycle, run_in_loop
+from later.daemon.lifecycle import STOPPING, Lifecycle, run_in_loop
 from later.daemon.listen import listen_error, log_listening, log_not_listening, may_skip_listening
 from later.daemon.signing_key import format_masters, read_masters
 from later.metrics import Exposition, Metrics
@@ -39,6 +40,8 @@ PROCESS_METRICS_EVERY_MS = 2000
 STORE_METRICS_EVERY_MS = 15_000
 STORE_SAMPLES_TIMEOUT_S = 60.0
 """How long a process may take to read the metrics of the whole store: each of its calls has the store's own timeout."""
+HUNG_TICKERS_TIMEOUT_S = 0.5
+"""How long a process may take to say which of its tickers hang: the one that asks for all waits a second."""
 RELOAD_TIMEOUT_S = 10.0
 """How long a process may take to read a certificate."""
 STOP_GRACE_S = 10.0
@@ -188,6 +191,7 @@ class Supervisor:
             "up": partial(self.on_up, child),
             "stopping": partial(self.on_stopping, child),
             "readiness": self.on_readiness,
+            "hung_tickers": self.on_hung_tickers,
             "exposition": self.on_exposition,
             "exit_report": partial(self.on_exit_report, child),
         }
@@ -219,7 +223,20 @@ class Supervisor:
 
     async def on_readiness(self, _: None) -> tuple[str | None, str | None]:
         """Return why the embedded store is unavailable, and why not all processes are up."""
-        return self._backing_store.why_unavailable(), self._children.why_not_ready()
+        why_not_ready = STOPPING if self._lifecycle.is_stopping else self._children.why_not_ready()
+        return self._backing_store.why_unavailable(), why_not_ready
+
+    async def on_hung_tickers(self, _: None) -> list[str]:
+        """Return the tickers that hang, of the supervisor and of all processes that answer."""
+
+        async def ask(child: Child) -> list[str]:
+            with suppress(RpcError):
+                answer: list[str] = await child.call("hung_tickers", timeout_s=HUNG_TICKERS_TIMEOUT_S)
+                return answer
+            return []
+
+        answers = await asyncio.gather(*map(ask, self._children.up))
+        return [*self._metrics.hung_tickers(time.monotonic()), *chain.from_iterable(answers)]
 
     async def on_exposition(self, accept: str) -> Exposition:
         topics = self._process_metrics.topics_in_use

@@ -26,16 +26,19 @@ class TickResult(NamedTuple):
 
 TickFunction = Callable[[int], Awaitable[TickResult]]
 
+HANGS_AFTER_S = 60.0
+"""How much longer than its interval a ticker may take until it counts as one that hangs."""
+
 
 async def monotonic_ms() -> int:
     return int(time.monotonic() * 1000)
 
 
 def start_tickers(tickers: Iterable[Ticker], metrics: Metrics) -> None:
-    """Start tickers, and show in the metrics when each of them succeeded last."""
+    """Start tickers, and show in the metrics when each of them succeeded last, and to health checks which hang."""
     for ticker in tickers:
         ticker.start()
-        metrics.add_ticker(ticker.name, ticker.last_success_at)
+        metrics.add_ticker(ticker.name, ticker.last_success_at, ticker.hangs)
 
 
 class Ticker:
@@ -73,6 +76,9 @@ class Ticker:
         self._loop_task: asyncio.Task[None] | None = None
         self._failing = False
         self._last_success_s = 0.0
+        self._last_end_s = 0.0
+        """When (s, monotonic) the last tick ended, well or by an error that is not ours; at first, when it started."""
+        self._pauses = 0
 
     @classmethod
     def on_local_clock(
@@ -85,8 +91,19 @@ class Ticker:
         """Return the Unix time (s) at which the last tick succeeded; before the first, that of the start."""
         return self._last_success_s
 
+    def hangs(self, now_s: float) -> bool:
+        """Return True if the ticker has got nothing done for much longer than its interval, at `now_s` (monotonic).
+
+        A tick that failed because of the store has got done what it could: a restart would not help. One that failed
+        by a fault has not.
+        """
+        if self._loop_task is None or self._stopping or self._pauses:
+            return False
+        return now_s - self._last_end_s > HANGS_AFTER_S + self._interval_ms / 1000
+
     def start(self) -> None:
         self._last_success_s = time.time()
+        self._last_end_s = time.monotonic()
         self._loop_task = asyncio.create_task(self.run(), name=f"ticker-{self.name}")
 
     async def stop(self) -> None:
@@ -98,6 +115,7 @@ class Ticker:
 
     async def cancel(self) -> None:
         """Stop at once, in the middle of a tick: for tick functions that nothing depends on."""
+        self._stopping = True
         if self._loop_task is not None:
             self._loop_task.cancel()
             await asyncio.gather(self._loop_task, return_exceptions=True)
@@ -115,7 +133,12 @@ class Ticker:
     async def paused(self) -> AsyncIterator[None]:
         """Run a block in which no tick runs: it begins when the current one has ended."""
         async with self._ticking:
-            yield
+            self._pauses += 1
+            try:
+                yield
+            finally:
+                self._pauses -= 1
+                self._last_end_s = time.monotonic()
 
     async def run(self) -> None:
         while not self._stopping:
@@ -141,6 +164,7 @@ class Ticker:
             return self._record_error(error)
         self._failing = False
         self._last_success_s = time.time()
+        self._last_end_s = time.monotonic()
         self._wakes_at = min(self._wakes_at, ended_at + self._interval_ms)
         if next_due is not None and (moved or next_due > started_at):
             self._wakes_at = min(self._wakes_at, next_due)
@@ -158,6 +182,8 @@ class Ticker:
             log.debug("tick failed again", ticker=self.name, reason=str(error))
         else:
             log.warning("tick failed", ticker=self.name, reason=str(error))
+        if isinstance(error, LaterError):
+            self._last_end_s = time.monotonic()
         self._failing = True
         self._wakes_at = -math.inf
         return self._after_error_ms

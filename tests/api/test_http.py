@@ -20,7 +20,7 @@ from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
 from later.api.health import HealthSource
 from later.api.problem_types import PROBLEM_TYPES
-from later.core.errors import LaterError, NotReady, StoreDown, StoreFault, StoreMismatch
+from later.core.errors import LaterError, NotAlive, NotReady, StoreDown, StoreFault, StoreMismatch
 from later.metrics import Exposition, Metrics
 from tests.api.api_fixture import MINIMAL, ApiFixture, create_result, fixed_clock, read_answer, serve_api
 from tests.builders import NOW
@@ -232,6 +232,26 @@ class TestHealth:
     async def test_a_process_that_answers_is_alive(self, api: ApiFixture) -> None:
         api.not_ready = StoreDown("the store cannot be reached")
         assert await api.get("/livez") == (200, {"status": "alive"})
+
+    async def test_a_process_in_which_something_hangs_is_not_alive(self) -> None:
+        async def is_ready() -> None:
+            return None
+
+        async def no_metrics(accept: str) -> Exposition:
+            return Exposition("", "text/plain")
+
+        async def hangs() -> NotAlive:
+            return NotAlive("no tick has ended for more than a minute: delay")
+
+        app = build_health_app(
+            authorization=Authorization(),
+            cross_site_protection=CrossSiteProtection(),
+            metrics=Metrics(),
+            health=HealthSource(why_not_ready=is_ready, exposition=no_metrics, why_not_alive=hangs),
+            clock=fixed_clock(),
+        )
+        async with TestClient(TestServer(app)) as http, http.get("/livez") as response:
+            assert (response.status, (await response.json())["type"]) == (503, "/problems/not-alive")
 
     async def test_it_is_ready_if_there_is_no_reason_against_it(self, api: ApiFixture) -> None:
         assert await api.get("/readyz") == (200, {"status": "ready"})

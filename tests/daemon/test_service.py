@@ -17,6 +17,7 @@ from later.daemon.service import Service
 from later.delivery.sender import Sender
 from later.metrics import Metrics
 from later.store.open import Store
+from later.worker.ticker import Ticker, TickResult, start_tickers
 from later.worker.worker import Worker
 from tests.store_fixture import StoreFixture
 
@@ -135,6 +136,48 @@ async def test_a_key_that_has_ended_is_in_the_audit_trail_once(store: StoreFixtu
     assert [(event["event"], event["id"], event["namespace"]) for event in events] == [
         ("key ended", "ended123", "shop")
     ]
+
+
+async def hang(now: int) -> TickResult:
+    await asyncio.Event().wait()
+    raise AssertionError("nothing ends this wait")
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_ticker_that_hangs_is_told_only_while_the_store_answers(
+    is_away: bool, store: StoreFixture, server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = Metrics()
+    url = "redis://127.0.0.1:1" if is_away else server_url
+    config = load("serve", {"redis": url, "shards": str(len(store.keys.shards))}, {})
+    service = Service(config, metrics, health=HEALTH, fail=AsyncMock())
+    ticker = Ticker.on_local_clock("delay", hang, 100, metrics.count_tick_error)
+    start_tickers([ticker], metrics)
+    try:
+        assert await service.why_not_alive() is None
+        monkeypatch.setattr("later.worker.ticker.HANGS_AFTER_S", -1.0)
+        error = await service.why_not_alive()
+        others = await service.why_not_alive(["expiry"])
+    finally:
+        await ticker.cancel()
+        await service.stop()
+    assert (error is None) == is_away
+    assert is_away or str(error) == "no tick has ended for more than a minute: delay"
+    assert is_away or str(others) == "no tick has ended for more than a minute: delay, expiry"
+
+
+async def test_the_port_stays_open_for_a_while_after_a_stop_has_begun() -> None:
+    service = await a_service()
+    [(host, port)] = [(host, port) for host, port, *_ in service.http_server._runner.addresses]
+    stop = asyncio.create_task(service.stop(notice_s=0.3))
+    started_at = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.1)
+    _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+    await stop
+    assert asyncio.get_running_loop().time() - started_at >= 0.3
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, port)
 
 
 async def test_all_steps_end_before_the_error_of_one_is_raised() -> None:

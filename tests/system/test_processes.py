@@ -136,6 +136,19 @@ def test_a_process_that_hangs_for_good_is_killed_and_replaced(folder: Path, data
     assert [event["event"] for event in up.events()].count("process killed: it does not answer") == 1
 
 
+def test_a_ticker_that_hangs_in_one_process_is_told_by_each(folder: Path, store: StoreServer) -> None:
+    with run_daemon("up", folder, "--redis", store.url, env=simulated_fault("second-hangs")) as up:
+        _wait_until_all_up(up)
+        assert {get(up.url, "/livez").status for _ in range(10)} == {200}
+        wait_until(lambda: get(up.url, "/livez").status == 503, "the hang is told", 30)
+        answers = [get(up.url, "/livez") for _ in range(10)]
+        assert {(answer.status, answer.body["type"]) for answer in answers} == {(503, "/problems/not-alive")}
+        assert answers[0].body["detail"] == "no tick has ended for more than a minute: expiry"
+        assert get(up.url, "/readyz").status == 200
+        store.kill()
+        wait_until(lambda: get(up.url, "/livez").status == 200, "without the store, a restart does not help")
+
+
 def test_no_process_is_killed_after_all_of_them_were_suspended(folder: Path, store: StoreServer) -> None:
     """As if the machine slept: all clocks have gone on, and no process has had the time to answer."""
     with run_daemon("serve", folder, "--redis", store.url, program=KILLS_AFTER_12_S) as serve:

@@ -7,7 +7,7 @@ import pty
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from later.embedded import socket_url
 from later.store.keys import Bucket
-from tests.system.api_client import build_tasks, create, create_many
+from tests.system.api_client import build_tasks, create, create_many, get
 from tests.system.creating_clients import run_creating_clients
 from tests.system.daemons import COMMAND, TERMINAL, Daemon, embedded_store_pid, run_daemon, run_up
 from tests.system.receivers import Receiver, delayed, done, hang, in_sequence
@@ -101,6 +101,43 @@ def test_leases_of_deliveries_that_outlast_the_drain_are_given_back(
     with open_embedded_store(data) as client:
         assert count_bucket(client, Bucket.UNACK, "order") == 0
         assert count_bucket(client, Bucket.DELAY, "order") == 1
+
+
+def test_a_daemon_is_not_ready_for_a_second_before_its_port_closes(folder: Path, data: Path, processes: int) -> None:
+    with run_up(folder, data) as up:
+        wait_until(up.is_ready, "the daemon is ready")
+        url, began_at = up.url, time.monotonic()
+        up.send(signal.SIGTERM)
+        up.wait_for_event("stopping")
+        answers = {(answer := get(url, "/readyz")).status: answer.body["detail"], 0: get(url, "/livez").status}
+        assert answers == {503: "the server is being stopped", 0: 200}
+        with suppress(OSError):
+            while time.monotonic() < began_at + 10:
+                get(url, "/livez")
+        assert 1 <= time.monotonic() - began_at < 10
+        assert up.wait_for_exit() == 0
+
+
+def test_a_second_signal_ends_the_second_before_the_port_closes(folder: Path, data: Path) -> None:
+    with run_up(folder, data) as up:
+        up.send(signal.SIGTERM)
+        up.wait_for_event("stopping")
+        began_at = time.monotonic()
+        up.send(signal.SIGTERM)
+        assert up.wait_for_exit(2) == 128 + signal.SIGTERM
+        assert time.monotonic() - began_at < 0.9
+
+
+def test_the_daemon_for_tests_closes_its_port_at_once(folder: Path) -> None:
+    with run_daemon("dev", folder) as dev:
+        url = dev.url
+        dev.send(signal.SIGTERM)
+        dev.wait_for_event("stopping")
+        began_at = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() < began_at + 10:
+                get(url, "/livez")
+        assert time.monotonic() - began_at < 0.9
 
 
 def test_a_second_signal_forces_the_exit_and_loses_nothing(folder: Path, data: Path, receiver: Receiver) -> None:

@@ -230,6 +230,46 @@ async def test_a_cancel_ends_a_ticker_in_the_middle_of_a_tick() -> None:
     await asyncio.wait_for(ticker.cancel(), 5)
 
 
+async def test_a_ticker_hangs_when_a_tick_has_not_ended_for_a_minute_and_its_interval() -> None:
+    started = asyncio.Event()
+
+    async def hang(now: int) -> TickResult:
+        started.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nothing ends this wait")
+
+    metrics, ticker = Metrics(), a_ticker(hang)
+    before = time.monotonic()
+    start_tickers([ticker], metrics)
+    await started.wait()
+    limit_s = 60 + INTERVAL / 1000
+    assert metrics.hung_tickers(before + limit_s) == []
+    assert metrics.hung_tickers(time.monotonic() + limit_s + 0.1) == ["test"]
+    await ticker.cancel()
+    assert metrics.hung_tickers(time.monotonic() + limit_s + 0.1) == []
+
+
+@each_case(("error", "hangs"), [(StoreDown("down"), False), (RuntimeError("a bug"), True)])
+async def test_ticks_that_fail_by_a_fault_get_nothing_done(error: Exception, hangs: bool) -> None:
+    ticker = a_ticker(a_tick(error, error))
+    ticker.start()
+    await asyncio.sleep(0.002)
+    between = time.monotonic()
+    await asyncio.sleep(0.002)
+    await ticker.tick()
+    assert ticker.hangs(between + 60 + INTERVAL / 1000) == hangs
+    await ticker.cancel()
+
+
+async def test_a_ticker_that_is_paused_does_not_hang() -> None:
+    ticker = a_ticker(a_tick())
+    ticker.start()
+    async with ticker.paused():
+        assert not ticker.hangs(time.monotonic() + 1000)
+    assert not ticker.hangs(time.monotonic() + 30)
+    await ticker.cancel()
+
+
 async def fixed_now() -> int:
     return NOW
 

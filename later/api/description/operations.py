@@ -10,6 +10,7 @@ from later.api.problem_types import (
     NO_SUCH_JOB,
     NO_SUCH_SCHEDULE,
     NO_SUCH_TASK,
+    NOT_ALIVE,
     NOT_READY,
     PUSHED_TOPIC,
     STORE_FULL,
@@ -263,7 +264,8 @@ _CLOCK = (
 )  # fmt: skip
 _DAEMON = (
     Operation("GET", "/whoami", "whoAmI", "daemon", "Show what a key may do, and what a request may hold.", "WhoAmI"),
-    Operation("GET", "/livez", "live", "daemon", "Show that the process is alive.", "Alive"),
+    Operation("GET", "/livez", "live", "daemon", "Show whether the daemon works, or only a restart helps.", "Alive",
+              problems=(NOT_ALIVE,)),
     Operation("GET", "/readyz", "ready", "daemon", "Show whether the daemon can do its work.", "Ready",
               problems=(NOT_READY, STORE_MISMATCH)),
     Operation("GET", "/metrics", "metrics", "daemon", "Show the metrics, for Prometheus.", TEXT, problems=(NOT_READY,)),

@@ -4,6 +4,7 @@
 - `clock-ahead`: the wall clock that processes read is an hour ahead.
 - `no-uvloop`: the library is not installed, so the event loop is asyncio's.
 - `second-dies`: the second of several processes exits as soon as it starts.
+- `second-hangs`: in the second of several processes a ticker hangs at its first tick, and ten seconds are its minute.
 - `dies-in-claim`: the first process that has claimed tasks for a consumer kills itself before it answers. It leaves the
   file that SIMULATED_DEATH names, and no other process does the same.
 """
@@ -52,6 +53,17 @@ def exit_second_process() -> None:
         os._exit(EXIT_STATUS)
 
 
+def hang_in_second_process() -> None:
+    if "2/2" not in sys.orig_argv:
+        return
+
+    async def hang(expirer: Any, now: int) -> None:
+        await import_module("asyncio").Event().wait()
+
+    import_module("later.worker.ticker").HANGS_AFTER_S = 10.0  # type: ignore[attr-defined]  # a constant of ours
+    import_module("later.worker.expiry").Expirer.tick = hang
+
+
 def die_before_a_claim_is_answered() -> None:
     names = vars(import_module("later.api.claims"))
     answer = names["is_sent"]
@@ -70,6 +82,7 @@ FAULTS = {
     "clock-ahead": set_clock_ahead,
     "no-uvloop": hide_uvloop,
     "second-dies": exit_second_process,
+    "second-hangs": hang_in_second_process,
     "dies-in-claim": die_before_a_claim_is_answered,
 }
 
