@@ -32,16 +32,16 @@ class PlainCounter(Collector):
 class Durations:
     """One series of a histogram."""
 
-    __slots__ = ("_bounds_s", "by_bucket", "total_s")
+    __slots__ = ("bounds_s", "by_bucket", "total_s")
 
     def __init__(self, bounds_s: Sequence[float]) -> None:
-        self._bounds_s = bounds_s
+        self.bounds_s = bounds_s
         self.by_bucket = [0] * (len(bounds_s) + 1)
         self.total_s = 0.0
 
     def observe(self, seconds: float) -> None:
         self.total_s += seconds
-        self.by_bucket[bisect_left(self._bounds_s, seconds)] += 1
+        self.by_bucket[bisect_left(self.bounds_s, seconds)] += 1
 
 
 class DurationHistogram(Collector):
@@ -52,18 +52,18 @@ class DurationHistogram(Collector):
     ) -> None:
         self._name = name
         self._documentation = documentation
-        self._bounds_s = bounds_s
+        self.bounds_s = bounds_s
         self._labels = [label] if label else []
         self._series: dict[str, Durations] = {}
         registry.register(self)
 
     def labels(self, value: str = "") -> Durations:
         """Return the series with this value of the label. It is shown from now on."""
-        return self._series.setdefault(value, Durations(self._bounds_s))
+        return self._series.setdefault(value, Durations(self.bounds_s))
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
-        bounds = [*(str(float(bound_s)) for bound_s in self._bounds_s), "+Inf"]
+        bounds = [*(str(float(bound_s)) for bound_s in self.bounds_s), "+Inf"]
         for value, durations in self._series.items():
             buckets = [*zip(bounds, accumulate(durations.by_bucket), strict=True)]
             family.add_metric([value] if self._labels else [], buckets, durations.total_s)

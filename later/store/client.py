@@ -48,7 +48,7 @@ UNAVAILABLE = (
 
 READING_VERBS = frozenset((
     "audit_trail", "count", "dead", "due_schedules", "due_topics", "explain", "job", "list", "open", "ping", "policies",
-    "query", "read", "refresh", "schedules", "signing", "snapshot", "split", "stats",
+    "query", "read", "read_history", "refresh", "schedules", "signing", "snapshot", "split", "stats",
 ))  # fmt: skip
 """Verbs that change nothing in the store: whether they were carried out does not matter."""
 

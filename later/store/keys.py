@@ -24,6 +24,11 @@
 | `{later:auth}:signing`  | hash   | `namespace:<n>`, `topic:<t>`, `origin:<n>\\x1f<origin>` or `all` → the   |
 |                         |        | generations of its signing secret, as JSON; `version`: when any of them  |
 |                         |        | was changed last, in µs                                                  |
+| `{later:history}:10s:<s>` | hash | counts and gauges of the ten seconds that begin at `s` (Unix time), by   |
+|                         |        | fields of one or two letters, see `core/history.py`; the same for `300s` |
+| `{later:history}:topics:<s>` | hash | topic → its counts and due tasks in the 300 s from `s`; the 50 busiest; |
+|                         |        | `''` is there if somebody ran                                            |
+| `{later:history}:deliveries` | list | a sample of the last deliveries, 2,000 at most                        |
 | `{later:0}:pool`        | hash   | id → body                                                                |
 | `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"; of a task that   |
 |                         |        | was put back, "<deliveries begun> 0<its first due time>"; of one that    |
@@ -58,7 +63,8 @@
 Ids are packed (see `later.core.task.pack_id`); times are ms of the store's clock. No key has a TTL, because a store may
 evict volatile keys; the exceptions are a topic's `flow`, which lasts a day, and its `origins`, which last until their
 holds have ended: their loss costs a few deliveries too many at once. A `claim` lasts as long as the leases of its
-tasks: if it is lost, they come back when their leases end.
+tasks: if it is lost, they come back when their leases end. The keys of `{later:history}` have a TTL, too: a slot of
+10 s is kept for two hours, one of 300 s for eight days, topics and deliveries for one. Their loss costs a picture.
 """
 
 from __future__ import annotations
@@ -155,6 +161,8 @@ class Keys:
         self.audit_trail = b"{%s:auth}:audit" % prefix.encode()
         self.signing = b"{%s:auth}:signing" % prefix.encode()
         self.due_notices = prefix.encode() + b":bell"
+        self._history_tag = b"{%s:history}:" % prefix.encode()
+        self.sampled_deliveries = self._history_tag + b"deliveries"
         self._origin_holds_prefix = prefix.encode() + b":origins:"
         self._permits_prefix = prefix.encode() + b":flow:"
         self.shards = [Shard(prefix, index) for index in range(shards)]
@@ -164,6 +172,14 @@ class Keys:
 
     def origin_holds(self, topic: str) -> bytes:
         return self._origin_holds_prefix + topic.encode()
+
+    def history(self, length_ms: int, slot: int) -> bytes:
+        """Return the key of the slot of this length that begins at `slot` (ms)."""
+        return self._history_tag + b"%ds:%d" % (length_ms // 1000, slot // 1000)
+
+    def history_topics(self, slot: int) -> bytes:
+        """Return the key of the topics of the slot of 300 s that begins at `slot` (ms)."""
+        return self._history_tag + b"topics:%d" % (slot // 1000)
 
     def claim_id(self, name: str, shards: Iterable[int]) -> str:
         """Return the id of a claim record: its name and, if there are several shards, those in which it is."""

@@ -21,6 +21,7 @@ from later.store.due_notices import DueNotices
 from later.store.edits import Edits
 from later.store.expiry import Expiry
 from later.store.follow_ups import FollowUps
+from later.store.history import HistoryStore
 from later.store.key_book import KeyBook
 from later.store.keys import Keys
 from later.store.lookup import Lookup
@@ -64,6 +65,7 @@ class Store:
     expiry: Expiry
     bulk_jobs: BulkJobs
     stats: Stats
+    history: HistoryStore
     moved_clock: MovedClock
     topic_index: TopicIndex
     maintenance: Maintenance
@@ -131,6 +133,7 @@ def build_store(
         expiry=expiry,
         bulk_jobs=BulkJobs(client, keys),
         stats=stats,
+        history=HistoryStore(client, keys),
         moved_clock=MovedClock(client, keys, clock),
         topic_index=topic_index,
         maintenance=Maintenance(client, keys, topic_index),

@@ -84,7 +84,7 @@ def test_no_user_may_run_a_command_that_later_never_runs(server: redis.Redis) ->
         assert commands_of(user) <= used, user
     assert commands_of("later-operator") == used, "see deploy/redis.conf"
     for user in DAEMONS:
-        of_api = {"xadd", "subscribe"} if user == "later-worker" else set()
+        of_api = {"xadd", "subscribe", "lrange"} if user == "later-worker" else set()
         assert commands_of(user) == used - OPERATOR_ONLY - of_api, f"see {user} in deploy/redis.conf"
 
 
@@ -120,7 +120,8 @@ def test_daemons_reach_every_key_that_tasks_and_policies_have(server: redis.Redi
         keys.permits("shop/order"), keys.origin_holds("shop/order"), shard.pool, shard.attempts, shard.outcome,
         shard.done, shard.jobs, shard.expiry, shard.topics, shard.job("j"), *shard.wakes.values(), shard.schedules,
         shard.schedule_states, shard.firings, shard.schedule_index,
-        *(shard.bucket(bucket, b"shop/order") for bucket in Bucket),
+        *(shard.bucket(bucket, b"shop/order") for bucket in Bucket), keys.history(10_000, 0), keys.history_topics(0),
+        keys.sampled_deliveries,
     ]  # fmt: skip
     for user in (*DAEMONS, "later-operator"):
         for key in reached:
