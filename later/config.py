@@ -87,6 +87,8 @@ class Config:
     max_body: int
     """Bytes."""
     max_pending_writes: int
+    trace_context: str
+    """`keep` or `off`: whether tasks keep the trace contexts of the requests that create them."""
     log_format: str
     log_level: str
     url: str

@@ -175,6 +175,8 @@ OPTIONS = (
            "Largest request body, in bytes or with KiB or MiB; at most 16MiB."),
     Option("max-pending-writes", "max_pending_writes", integer(1, 10_000_000), "10000", API_COMMANDS,
            "Most tasks that may wait for a slow store, per process; beyond that, requests are answered 503."),
+    Option("trace-context", "trace_context", choice("keep", "off"), "off", API_COMMANDS,
+           "Whether a task keeps the sampled `traceparent` of the request that creates it, for its deliveries."),
     Option("log-format", "log_format", choice("console", "json"), "console", LOGGING_COMMANDS,
            "Format of the log: console for people, json for machines."),
     Option("log-level", "log_level", choice("debug", "info", "warning", "error"), "info", LOGGING_COMMANDS,

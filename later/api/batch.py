@@ -39,6 +39,7 @@ from later.api.response_schemas import (
 from later.api.routes import AUTHORIZATION
 from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
 from later.api.task_creation import carry_out
+from later.api.trace_headers import context_to_keep
 from later.core.admit import admit
 from later.core.clock import rfc3339
 from later.core.errors import Conflict, Denied, LaterError, NotFound, PolicyRefusal, Refused, StoreDown
@@ -75,6 +76,7 @@ class BatchHandlers:
         pending_writes: PendingWrites,
         bytes_in_answers: BytesInAnswers,
         signals: DueSignals,
+        keeps_trace_context: bool,
     ) -> None:
         self._store = store
         self._metrics = metrics
@@ -84,6 +86,7 @@ class BatchHandlers:
         self._pending_writes = pending_writes
         self._bytes_in_answers = bytes_in_answers
         self._signals = signals
+        self._keeps_trace_context = keeps_trace_context
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create/batch`. With `dry_run`, answer what would be refused and store nothing.
@@ -100,12 +103,12 @@ class BatchHandlers:
         with self._pending_writes.reserve(len(items)):
             policies = await self._store.policies.current()
             now = (await self._store.time.now()).high
-
+            trace = context_to_keep(request) if self._keeps_trace_context else b""
             others = dict[int, Creation]()  # those that do not keep what is there, by the identities of their tasks
 
             def admit_item(policies: Policies, item: bytes) -> Task:
                 draft = parse_draft(item)
-                task = admit(draft, policies, now, draft.id or new_id(), caller)
+                task = admit(draft, policies, now, draft.id or new_id(), caller, trace_context=trace)
                 self._check_callback(task.callback)
                 creation = creation_of(draft, task, policies, in_job=job is not None)
                 if creation is not task:

@@ -15,11 +15,13 @@ from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
 from later.api.response_schemas import CreateResponse, created_warning, deletion_view, due_time
 from later.api.task_creation import carry_out_counted, create_tasks
+from later.api.trace_headers import context_to_keep
 from later.core.admit import admit
+from later.core.caller import Caller
 from later.core.errors import PolicyRefusal, Refused
 from later.core.if_exists import Creation, creation_of
 from later.core.json_body import parse_draft
-from later.core.task import Task, new_id
+from later.core.task import Draft, Task, new_id
 from later.core.task_view import task_view
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
@@ -39,6 +41,7 @@ class TaskHandlers:
         max_body: int,
         pending_writes: PendingWrites,
         signals: DueSignals,
+        keeps_trace_context: bool,
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
@@ -52,17 +55,15 @@ class TaskHandlers:
         self._check_callback = callback_check.check
         self._max_body = max_body
         self._pending_writes = pending_writes
+        self._keeps_trace_context = keeps_trace_context
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create`."""
         try:
             draft = parse_draft(await read_body(request, self._max_body))
+            trace = context_to_keep(request) if self._keeps_trace_context else b""
             with self._pending_writes.reserve():
-                policies, now = await self._store.policies.current(), await self._store.time.now()
-                try:
-                    task = admit(draft, policies, now.high, new_id(), request[CALLER])
-                except PolicyRefusal:
-                    task = admit(draft, await self._store.policies.reread(), now.high, new_id(), request[CALLER])
+                task = await self._admit(draft, request[CALLER], trace)
                 self._check_callback(task.callback)
                 if draft.if_exists is None:
                     result = await self._create(task, len(task.content))
@@ -82,6 +83,15 @@ class TaskHandlers:
                 warning=created_warning(task, created),
             )
         )
+
+    async def _admit(self, draft: Draft, caller: Caller, trace: bytes) -> Task:
+        """Return the task that a draft requests; what a policy refuses is judged again by one read anew."""
+        policies, now = await self._store.policies.current(), await self._store.time.now()
+        try:
+            return admit(draft, policies, now.high, new_id(), caller, trace_context=trace)
+        except PolicyRefusal:
+            policies = await self._store.policies.reread()
+            return admit(draft, policies, now.high, new_id(), caller, trace_context=trace)
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query`."""

@@ -11,6 +11,7 @@ from later.core.ordered_ids import order_id
 from later.core.policy import PULL, DelayMode, Policy
 from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
+from later.core.trace_context import TRACEPARENT, find_traceparent
 from later.core.validation import (
     MAX_AHEAD_MS,
     MAX_TTL_MS,
@@ -32,11 +33,19 @@ EXPIRES_BEFORE_DUE = "The task will expire before it is due and never be deliver
 _MISSING_CALLBACK = "only a topic with deliver pull has tasks without, or one whose policy has a callback"
 
 
-def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Caller = ANYBODY) -> Task:
+def admit(
+    draft: Draft,
+    policies: Policies,
+    now: int,
+    fresh_id: str,
+    caller: Caller = ANYBODY,
+    *,
+    trace_context: bytes = b"",
+) -> Task:
     """Return the task that `draft` requests at `now` (ms, the high end of the store's time), under its topic's policy.
 
     `fresh_id`, a UUID of version 4, is the id of a task whose caller chose none. In a pulled topic an id is made of it
-    that sorts after those made before.
+    that sorts after those made before. `trace_context` is that of the request: it is kept, unless the task has its own.
 
     Raises:
         Refused: a field is wrong; the text says what it takes and what it got. PolicyRefusal, if another policy would
@@ -70,7 +79,14 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str, caller: Cal
         expires_at=None if ttl_ms is None else now + ttl_ms,
         remember_ms=None if draft.remember is None else resolve_remember_ms(draft.remember, draft.id),
         is_namespaced_uuid=caller.namespace is not None and draft.id is not None and "/" not in id,
+        trace_context=trace_context and _without_own_context(draft, trace_context),
     )
+
+
+def _without_own_context(draft: Draft, trace_context: bytes) -> bytes:
+    """Return a request's trace context if the draft names none itself, which says more about where it belongs."""
+    is_own = find_traceparent(draft.headers or {}) is not None or TRACEPARENT in (draft.context or {})
+    return b"" if is_own else trace_context
 
 
 def resolve_callback(callback: str | None, policy: Policy) -> str:

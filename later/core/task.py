@@ -9,6 +9,7 @@ import msgspec
 
 from later.core.clock import rfc3339
 from later.core.errors import UnreadableBody
+from later.core.trace_context import TRACEPARENT, find_traceparent, format_traceparent, parse_traceparent
 
 BODY_VERSION = 1
 SCHEDULED_HEADER = "later-scheduled"
@@ -90,6 +91,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Values that its receiver gets beside the content, such as the id of the request that made it; None: no value."""
     scheduled_at: int | None = None
     """The time at which its schedule fired, which is earlier than `created_at` if that was late; None: no schedule."""
+    trace_context: bytes = b""
+    """The trace context of the request that created it, if that was kept (see `trace_context`)."""
 
     @property
     def ttl_starts_at(self) -> int:
@@ -97,11 +100,31 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.created_at if self.renewed_at is None else self.renewed_at
 
 
-def headers_of_claim(task: Task) -> dict[str, str]:
-    """Return the headers that a consumer gets with a task: its own, and, as in a call, when its schedule fired."""
-    if task.scheduled_at is None:
+def headers_of_call(task: Task) -> dict[str, str]:
+    """Return the task's own headers, with the trace context that was kept unless they have another one."""
+    if not task.trace_context or find_traceparent(task.headers) is not None:
         return task.headers
-    return {**task.headers, SCHEDULED_HEADER: rfc3339(task.scheduled_at)}
+    return {**task.headers, TRACEPARENT: format_traceparent(task.trace_context)}
+
+
+def headers_of_claim(task: Task) -> dict[str, str]:
+    """Return the headers that a consumer gets with a task: those of a call, and when its schedule fired."""
+    headers = headers_of_call(task)
+    if task.scheduled_at is None:
+        return headers
+    return {**headers, SCHEDULED_HEADER: rfc3339(task.scheduled_at)}
+
+
+def creation_context(task: Task) -> bytes:
+    """Return the trace context in which a task was created; b"" if there is none.
+
+    Its header `traceparent` says so, or its field `context`, into which the Python library writes it, or else what was
+    kept of the request.
+    """
+    own = find_traceparent(task.headers)
+    if own is None and task.context is not None:
+        own = task.context.get(TRACEPARENT)
+    return task.trace_context if own is None else parse_traceparent(own)
 
 
 class _TaskBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -131,6 +154,7 @@ class _LongTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
     remember_ms: int | None = None
     context: dict[str, str] | None = None
     scheduled_ms: int | None = None
+    trace_context: bytes = b""
 
 
 _LONG_DEFAULTS = _LongTaskBody.__struct_defaults__
@@ -154,14 +178,14 @@ def encode_task(task: Task) -> bytes:
         None if task.expires_at is None else task.expires_at - task.created_at,
     )
     is_short = task.renewed_at is None and task.remember_ms is None and task.context is None
-    is_short = is_short and task.scheduled_at is None
+    is_short = is_short and task.scheduled_at is None and not task.trace_context
     if is_short and not (task.is_namespaced_uuid or task.client or task.is_json or task.death or task.is_follow_up):
         return _encoder.encode(body)
     renewed_ms = None if task.renewed_at is None else task.renewed_at - task.created_at
     scheduled_ms = None if task.scheduled_at is None else task.scheduled_at - task.created_at
     fields: list[object] = [
         renewed_ms, task.is_namespaced_uuid, task.client, task.is_json, task.death, task.is_follow_up, task.remember_ms,
-        task.context, scheduled_ms,
+        task.context, scheduled_ms, task.trace_context,
     ]  # fmt: skip
     while fields[-1] == _LONG_DEFAULTS[len(fields) - 1]:
         fields.pop()
@@ -200,6 +224,7 @@ def decode_task(task_id: str, body: bytes) -> Task:
         remember_ms=stored.remember_ms,
         context=stored.context,
         scheduled_at=None if stored.scheduled_ms is None else stored.created_at + stored.scheduled_ms,
+        trace_context=stored.trace_context,
     )
 
 

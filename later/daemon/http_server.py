@@ -94,6 +94,7 @@ class HttpServer:
                 remember_ms=config.policy.remember_ms,
                 lease_ms=config.lease_ms,
                 max_waiters=self._max_waiters,
+                keeps_trace_context=config.trace_context == "keep",
             ),
             store=self._store,
             metrics=self._metrics,

@@ -12,7 +12,7 @@ import msgspec
 from later.core.clock import rfc3339
 from later.core.origin import Origin
 from later.core.policy import plain_number
-from later.core.task import Task
+from later.core.task import Task, headers_of_call
 
 
 class CallbackBody(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class RequestBuilder:
         head = (
             f"{receiver.first_lines}"
             f"Content-Length: {len(body)}\r\n"
-            f"{self._lines_of(task) if task.headers else self._constant_lines}"
+            f"{self._lines_of(task) if task.headers or task.trace_context else self._constant_lines}"
             f"webhook-id: {task.id}\r\n"
             f"webhook-timestamp: {now // 1000}\r\n"
             f"{signature and f'webhook-signature: {signature}{_LINE_END}'}"
@@ -105,11 +105,12 @@ class RequestBuilder:
 
     def _lines_of(self, task: Task) -> str:
         """Return the header lines of a task that has headers of its own: each replaces a constant one."""
-        own = {name.lower() for name in task.headers}
-        if any(_UNSENDABLE_VALUE.search(value) for value in task.headers.values()):
+        headers = headers_of_call(task)
+        own = {name.lower() for name in headers}
+        if any(_UNSENDABLE_VALUE.search(value) for value in headers.values()):
             raise ValueError("a header is one line")
         constant = {name: value for name, value in self._constant.items() if name.lower() not in own}
-        return _format_lines(constant | task.headers)
+        return _format_lines(constant | headers)
 
 
 def _format_lines(headers: dict[str, str]) -> str:

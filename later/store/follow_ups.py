@@ -86,7 +86,8 @@ class FollowUps:
         id = order_id(new_id(), verdict.at) if policy.deliver is PULL else new_id()
         id = self._keys.fit_id(id, shard)
         content = _encode_json(ended_view(record, verdict)).decode()
-        return msgspec.structs.replace(verdict, follow_up=build_follow_up(topic, id, content, policy, verdict.at))
+        follow_up = build_follow_up(topic, id, content, policy, verdict.at, record.task)
+        return msgspec.structs.replace(verdict, follow_up=follow_up)
 
     def plan_for_claim(self, claim: Claim, verdict: Verdict, policies: Policies) -> Verdict:
         """Return the verdict on a claimed task as `plan` does."""

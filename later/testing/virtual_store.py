@@ -261,7 +261,7 @@ class VirtualStore:
             policy = self.policies.for_topic(topic)
             id = order_id(new_id(), verdict.at) if policy.deliver is PULL else new_id()
             content = msgspec.json.encode(ended_view(task, verdict)).decode()
-            self._add(build_follow_up(topic, id, content, policy, verdict.at))
+            self._add(build_follow_up(topic, id, content, policy, verdict.at, task.task))
 
     def _remember(self, task: Task, policy: Policy, ended_at: int) -> None:
         until = policy.remember_until(ended_at, task.remember_ms)

@@ -59,6 +59,7 @@ def tasks(draw: st.DrawFn) -> Task:
         is_follow_up=draw(st.booleans()),
         remember_ms=draw(st.none() | TIMES),
         context=draw(st.none() | st.dictionaries(st.text(), st.text(), min_size=1, max_size=3)),
+        trace_context=draw(st.just(b"") | st.binary(min_size=25, max_size=25)),
     )
 
 
@@ -106,6 +107,8 @@ class TestBody:
             ({"is_follow_up": True}, 16),
             ({"remember_ms": 0}, 17),
             ({"context": {"request": "r-1"}}, 18),
+            ({"scheduled_at": NOW}, 19),
+            ({"trace_context": b"c" * 25}, 20),
         ],
     )
     def test_a_body_ends_with_the_last_element_that_says_something(
@@ -117,6 +120,14 @@ class TestBody:
         task = a_task(renewed_at=NOW, client=b"c" * 16, is_json=True, content="[1]")
         read = msgspec.msgpack.decode(encode_task(task), type=EarlierBody)
         assert (read.content, read.renewed_ms, read.is_namespaced_uuid) == ("[1]", 0, False)
+
+    def test_an_earlier_version_reads_a_body_with_a_trace_context(self) -> None:
+        read = msgspec.msgpack.decode(encode_task(a_task(trace_context=b"c" * 25)), type=EarlierBody)
+        assert (read.content, read.topic) == ("hello", "order")
+
+    def test_a_trace_context_takes_37_bytes_more_and_none_takes_no_byte(self) -> None:
+        task, traced = a_task(), a_task(trace_context=b"c" * 25)
+        assert len(encode_task(traced)) == len(encode_task(task)) + 37 + 2  # and two for the length of a longer array
 
     @given(tasks(), st.data())
     def test_a_truncated_body_is_unreadable(self, task: Task, data: st.DataObject) -> None:

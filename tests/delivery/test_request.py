@@ -44,6 +44,26 @@ def test_the_timeout_is_written_in_seconds(timeout_ms: int, seconds: str) -> Non
     assert parse_headers(request.head.decode())["later-timeout"] == seconds
 
 
+TRACE_HEADERS = {
+    "traceparent": f"00-{'a' * 32}-{'b' * 16}-00",
+    "tracestate": "vendor=1,other=2",
+    "baggage": "user=7;meta,key=%20value",
+}
+
+
+def test_the_trace_headers_of_a_task_are_sent_as_they_are() -> None:
+    task = a_task(headers=TRACE_HEADERS, trace_context=b"c" * 25)
+    sent = parse_headers(RequestBuilder("later/0.1").build(task, 1, 0, NOW, 1000, b"{}", "").head.decode())
+    assert {name: sent[name] for name in TRACE_HEADERS} == TRACE_HEADERS
+
+
+def test_the_context_that_was_kept_is_sent() -> None:
+    task = a_task(trace_context=bytes.fromhex("ab" * 16 + "cd" * 8 + "01"))
+    sent = parse_headers(RequestBuilder("later/0.1").build(task, 1, 0, NOW, 1000, b"{}", "").head.decode())
+    assert sent["traceparent"] == f"00-{'ab' * 16}-{'cd' * 8}-01"
+    assert sent["user-agent"] == "later/0.1"
+
+
 @each_case(
     ("context", "end"),
     [(None, ""), ({"tenant": "ü", "request": "r-1"}, ',"context":{"tenant":"ü","request":"r-1"}')],

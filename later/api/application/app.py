@@ -56,7 +56,7 @@ class ApiSettings:
 
     `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store, `max_waiters` the claims that
     wait for tasks. The counts of a bulk job are kept for `remember_ms`. `lease_ms` is the length of a lease if the
-    daemon's timeout applies to the task's topic.
+    daemon's timeout applies to the task's topic. With `keeps_trace_context`, a task keeps that of its request.
     """
 
     max_body: int
@@ -64,6 +64,7 @@ class ApiSettings:
     remember_ms: int
     lease_ms: int
     max_waiters: int
+    keeps_trace_context: bool = False
 
 
 def build_app(
@@ -168,6 +169,7 @@ def _task_routes(
         max_body=max_body,
         pending_writes=pending_writes,
         signals=signals,
+        keeps_trace_context=settings.keeps_trace_context,
     )
     batches = BatchHandlers(
         store=store,
@@ -178,6 +180,7 @@ def _task_routes(
         pending_writes=pending_writes,
         bytes_in_answers=bytes_in_answers,
         signals=signals,
+        keeps_trace_context=settings.keeps_trace_context,
     )
     edits = EditHandlers(
         store=store,
