@@ -8,14 +8,14 @@ bucket keys are kept in memory: a store of millions of tasks would not fit.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from later.core.errors import UnreadableBody
 from later.core.policy import MAX_CLAIM_LEASE_MS
-from later.core.task import Task, decode_task, unpack_id
+from later.core.task import Task, decode_task
 from later.store import scripts
 from later.store.client import StoreClient
+from later.store.defects import SCHEDULE_DEFECTS, Defect, Finding, printable
 from later.store.keys import Bucket, Keys, Shard, expiry_member, glob_escape
 from later.store.schedule_check import ScheduleCheck
 from later.store.schedules import Schedules
@@ -24,6 +24,8 @@ from later.store.scripts import Argument, Command, Script
 SLICE = 200
 """Ids read at once: their bodies may have 1 MiB each, and the store serves no other client meanwhile."""
 SCAN_SLICE = 1000
+SEARCH_SLICE = 1000
+"""Buckets that one script searches for an id; the store serves no other client meanwhile."""
 PREFERENCE = (Bucket.UNACK, Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
 """The order in which a task in several buckets prefers them: its delivery may be under way, or its pause not over."""
 NO_END = -1
@@ -32,70 +34,12 @@ UNKNOWN_TOPIC = b"unknown"
 """The topic for a task whose body cannot be read."""
 
 
-class Defect(StrEnum):
-    """A defect of a task, of a topic's wake entry, of a claim record, or of a schedule."""
-
-    SEVERAL = "several"
-    NOWHERE = "nowhere"
-    MISPLACED = "misplaced"
-    BODILESS = "bodiless"
-    LEFTOVER = "leftover"
-    UNINDEXED = "unindexed"
-    WAKE_MISSING = "wake-missing"
-    WAKE_STALE = "wake-stale"
-    WAKE_WRONG = "wake-wrong"
-    CLAIM_ENDLESS = "claim-endless"
-    SCHEDULE_TIME = "schedule-time"
-    SCHEDULE_UNLISTED = "schedule-unlisted"
-    SCHEDULE_LEFTOVER = "schedule-leftover"
-
-
-DESCRIPTIONS = {
-    Defect.SEVERAL: "is in several buckets",
-    Defect.NOWHERE: "is in no bucket",
-    Defect.MISPLACED: "is in a bucket of another topic",
-    Defect.BODILESS: "has no body, but is in a bucket",
-    Defect.LEFTOVER: "has no body, but left behind",
-    Defect.UNINDEXED: "has a ttl, but is not in the index of such tasks",
-    Defect.WAKE_MISSING: "has no wake entry",
-    Defect.WAKE_STALE: "is empty, but has a wake entry",
-    Defect.WAKE_WRONG: "has a wrong wake entry",
-    Defect.CLAIM_ENDLESS: "has no end",
-    Defect.SCHEDULE_TIME: "is missing among those that fire, or is there by mistake",
-    Defect.SCHEDULE_UNLISTED: "is missing in the list of schedules",
-    Defect.SCHEDULE_LEFTOVER: "is gone, but left behind",
-}
-
-SCHEDULE_DEFECTS = (Defect.SCHEDULE_TIME, Defect.SCHEDULE_UNLISTED, Defect.SCHEDULE_LEFTOVER)
-
-
-class Finding(NamedTuple):
-    """A defect of the task `id`, of the wake entry of a topic's `bucket`, or (both are None) of a record or schedule.
-
-    `topic` is None if it is unknown; `where` lists the places in which the task was found, or has the id of the claim
-    record or schedule.
-    """
-
-    kind: Defect
-    shard: int
-    id: bytes | None
-    topic: bytes | None
-    bucket: Bucket | None
-    where: tuple[str, ...]
-
-    def __str__(self) -> str:
-        topic = "" if self.topic is None else f"topic '{_printable(self.topic)}', "
-        where = f": {', '.join(self.where)}" if self.where else ""
-        subject = "claim record" if self.bucket is None else f"bucket {self.bucket}"
-        if self.kind in SCHEDULE_DEFECTS:
-            subject = "schedule"
-        if self.id is not None:
-            subject = f"task {unpack_id(self.id)!r}"
-        return f"{subject} ({topic}shard {self.shard}) {DESCRIPTIONS[self.kind]}{where}"
-
-
 class _Examination(NamedTuple):
-    """The state of an id at one moment: the keys of the buckets that hold it, and of those that are allowed to."""
+    """The state of an id at one moment: the keys of the buckets that hold it, and of those that are allowed to.
+
+    Only the buckets of its topic were examined, and the one it was met in, unless there is a defect: the store may have
+    a million buckets.
+    """
 
     shard: Shard
     id: bytes
@@ -123,13 +67,13 @@ class _Examination(NamedTuple):
             return misplaced[0]
         return self.shard.pool
 
-    def finding(self, kind: Defect) -> Finding:
+    def finding(self, kind: Defect, met_in: bytes) -> Finding:
         topic = None if self.body is None else _topic_of(self.body)
         buckets = [_bucket_and_topic(self.shard, key) for key in self.found_in]
-        where = [f"{bucket}:{_printable(name)}" for bucket, name in buckets]
+        where = [f"{bucket}:{printable(name)}" for bucket, name in buckets]
         if kind is Defect.LEFTOVER:
             where = ["attempts" if key == self.shard.attempts else "outcome" for key in self.leftovers]
-        return Finding(kind, self.shard.index, self.id, topic, None, tuple(where))
+        return Finding(kind, self.shard.index, self.id, topic, None, tuple(where), met_in)
 
 
 class Doctor:
@@ -161,10 +105,10 @@ class Doctor:
                     if topic is not None:
                         yield Finding(Defect.UNINDEXED, shard.index, id, topic, None, ())
                     continue
-                examination = await self._examine(shard, id)
+                examination = await self._examine(shard, id, read_from)
                 defect = examination.defect()
                 if defect is not None and examination.reporting_key() == read_from:
-                    yield examination.finding(defect)
+                    yield examination.finding(defect, read_from)
             async for finding in self._wake_findings(shard, now):
                 yield finding
             async for finding in self._record_findings(shard):
@@ -197,9 +141,9 @@ class Doctor:
         if finding.kind is Defect.UNINDEXED:
             return await self._check_expiry_index(shard, finding.id, repair=True) is not None
         while True:
-            examination = await self._examine(shard, finding.id)
+            examination = await self._examine(shard, finding.id, finding.met_in)
             body, allowed = examination.body, examination.allowed
-            buckets = _distinct([*allowed, *self._buckets[shard.index]])
+            buckets = _distinct([*allowed, *examination.found_in])
             located = [_bucket_and_topic(shard, key) for key in buckets]
             fallback = 0 if body is None else 1 + buckets.index(_fallback_bucket(shard, body))
             keys = [shard.pool, shard.attempts, shard.outcome, *buckets, *(shard.wakes[at] for at, _ in located)]
@@ -283,24 +227,43 @@ class Doctor:
         command = scripts.REPAIR_EXPIRY.call(keys, [topic, id, body, task.expires_at, int(repair)])
         return topic if await self._client.execute("doctor", command) else None
 
-    async def _examine(self, shard: Shard, id: bytes) -> _Examination:
-        """Return the state of an id at one moment. Read it again if its topic has buckets that were not read."""
-        known, allowed = self._buckets[shard.index], list[bytes]()
+    async def _examine(self, shard: Shard, id: bytes, met_in: bytes | None) -> _Examination:
+        """Return the state of an id at one moment: in the buckets that may hold it, and in that where it was met."""
+        keys = [met_in] if met_in is not None and shard.parse_bucket_key(met_in) is not None else []
+        is_searched = False
         while True:
-            keys = _distinct([*allowed, *known])
             command = scripts.EXAMINE.call([shard.pool, shard.attempts, shard.outcome, *keys], [id])
-            body, attempts, outcome, found_in = await self._client.execute("doctor", command)
+            body, attempts, outcome, indexes = await self._client.execute("doctor", command)
+            found_in = [keys[index - 1] for index in indexes]
             topic = None if body is None else _topic_of(body)
-            if topic is not None:
-                allowed = [shard.bucket(bucket, topic) for bucket in PREFERENCE]
-            elif body is not None:  # it cannot be read, so any bucket may be its own
-                buckets = _distinct([*known, _fallback_bucket(shard, body)])
-                allowed = sorted(buckets, key=lambda key: PREFERENCE.index(_bucket_and_topic(shard, key)[0]))
-            else:
-                allowed = []
-            if set(allowed) <= set(keys):
-                leftovers = [key for key, left in ((shard.attempts, attempts), (shard.outcome, outcome)) if left]
-                return _Examination(shard, id, body, leftovers, [keys[i - 1] for i in found_in], allowed)
+            allowed = [] if topic is None else [shard.bucket(bucket, topic) for bucket in PREFERENCE]
+            if body is not None and topic is None:  # any bucket may be its own
+                allowed = self._buckets_around(shard, [*found_in, _fallback_bucket(shard, body)])
+            if not set(allowed) <= set(keys):
+                keys = _distinct([*keys, *allowed])
+                continue
+            leftovers = [key for key, left in ((shard.attempts, attempts), (shard.outcome, outcome)) if left]
+            examination = _Examination(shard, id, body, leftovers, sorted(found_in), allowed)
+            if is_searched or examination.defect() is None:
+                return examination
+            is_searched = True
+            keys = _distinct([*keys, *await self._search(shard, id)])
+
+    async def _search(self, shard: Shard, id: bytes) -> list[bytes]:
+        """Return the buckets of the shard that hold an id, each as it is when the search reaches it."""
+        holding: list[bytes] = []
+        buckets = self._buckets[shard.index]
+        for start in range(0, len(buckets), SEARCH_SLICE):
+            some = buckets[start : start + SEARCH_SLICE]
+            command = scripts.EXAMINE.call([shard.pool, shard.attempts, shard.outcome, *some], [id])
+            *_, indexes = await self._client.execute("doctor", command)
+            holding += [some[index - 1] for index in indexes]
+        return holding
+
+    def _buckets_around(self, shard: Shard, keys: Iterable[bytes]) -> list[bytes]:
+        """Return all buckets of the topics of these, in the order of preference: tasks move among them."""
+        topics = {_bucket_and_topic(shard, key)[1] for key in keys}
+        return [shard.bucket(bucket, topic) for bucket in PREFERENCE for topic in sorted(topics)]
 
     async def _wake_findings(self, shard: Shard, now: int) -> AsyncIterator[Finding]:
         """Yield the defects of the wake entries of all topics that have a bucket or a wake entry."""
@@ -323,7 +286,7 @@ class Doctor:
             lasting = await self._client.execute_all("doctor", [("PTTL", key) for key in keys])
             for key, left_ms in zip(keys, lasting, strict=True):
                 if left_ms == NO_END:
-                    claim_id = _printable(key.removeprefix(shard.claim_record_prefix))
+                    claim_id = printable(key.removeprefix(shard.claim_record_prefix))
                     yield Finding(Defect.CLAIM_ENDLESS, shard.index, None, None, None, (claim_id,))
 
     async def _scan(self, scan: Command, options: Command) -> AsyncIterator[Any]:
@@ -376,8 +339,3 @@ def _task_with_ttl(body: bytes) -> Task | None:
 
 def _distinct(keys: Iterable[bytes]) -> list[bytes]:
     return list(dict.fromkeys(keys))
-
-
-def _printable(name: bytes) -> str:
-    """Return the name in a form that fits into one line, whatever its bytes."""
-    return repr(name.decode("utf-8", "backslashreplace"))[1:-1]

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import unpack_id
-from later.store.doctor import Doctor, Finding
+from later.store.defects import Finding
+from later.store.doctor import Doctor
 from later.store.keys import Bucket, parse_expiry_member
 from later.store.scripts import Command
 from later.store.types import BucketRange, Claim, ClaimRequest, ClaimResult, Settlement, TaskRecord

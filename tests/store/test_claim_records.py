@@ -12,7 +12,7 @@ from later.core.policy_scopes import Policies
 from later.core.retry import Verdict
 from later.core.task import Task, pack_id
 from later.store.claim_records import HeldTask
-from later.store.doctor import Defect
+from later.store.defects import Defect
 from later.store.keys import Bucket, Keys
 from later.store.pull_plan import PulledTask, PullRequest, PullResult, PullTopic
 from later.store.scripts import BY_SHA

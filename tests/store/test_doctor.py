@@ -11,7 +11,8 @@ import pytest
 from later.core.retry import expiry_failure
 from later.core.task import encode_task, pack_id
 from later.store import scripts
-from later.store.doctor import Defect, Doctor, Finding
+from later.store.defects import Defect, Finding
+from later.store.doctor import SEARCH_SLICE, Doctor
 from later.store.keys import Bucket
 from later.store.scripts import Command, Script
 from later.store.types import Claim, ClaimRequest, ExpiredTask, Settlement
@@ -384,6 +385,23 @@ async def test_thousands_of_topics_and_tasks_are_read(store: StoreFixture) -> No
     doctor = Doctor(store.client, store.keys)
     assert await doctor.repair(found[0], NOW)
     assert (await read_contents(store)).entries_of("nowhere") == [(Bucket.DELAY, "topic-1", NOW)]
+
+
+async def test_no_command_names_more_buckets_than_a_slice(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for start in range(0, 2500, 500):
+        await store.tasks.create([a_task(id=f"t{n}", topic=f"topic-{n}") for n in range(start, start + 500)])
+    await create(store, "a")
+    await add_entry(store, Bucket.UNACK, "topic-7")
+    lengths: list[int] = []
+    execute = store.client.execute
+
+    async def record(verb: str, command: Command) -> Any:
+        lengths.append(len(command))
+        return await execute(verb, command)
+
+    monkeypatch.setattr(store.client, "execute", record)
+    assert [finding.kind for finding in await findings(store)] == [Defect.SEVERAL]
+    assert SEARCH_SLICE // 2 < max(lengths) < SEARCH_SLICE + 20
 
 
 async def test_a_topic_that_appears_during_the_examination_is_seen(store: StoreFixture) -> None:

@@ -10,7 +10,8 @@ from later.core.policy import Policy
 from later.core.retry import Failure, encode_failure, expiry_failure
 from later.core.task import Task
 from later.store.codec import MAX_BODIES
-from later.store.doctor import Defect, Doctor
+from later.store.defects import Defect
+from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.types import DeadTask, DueTopic, ExistingTask
 from tests.builders import NOW, a_task
