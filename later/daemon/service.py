@@ -29,11 +29,13 @@ from later.core.clock_move import ClockMove, ClockState
 from later.core.errors import LaterError, NotAlive, StoreDown, StoreMismatch
 from later.core.policy import Sign
 from later.core.signing import KeyRing
+from later.daemon.census import Census
 from later.daemon.certificates import read_client_tls
 from later.daemon.clock_mover import ClockMover
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.http_server import HttpServer
 from later.daemon.lifecycle import wait_for_all
+from later.daemon.shared_census import SharedCensus
 from later.daemon.signing_key import read_masters
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.aiohttp_client import AiohttpClient
@@ -104,6 +106,8 @@ class Service:
         )
         self._worker = self._build_worker() if config.runs_worker else None
         self._worker_started = False
+        self.census = SharedCensus(self._store, Census(self._store, metrics))
+        self.store_metrics = StoreMetrics(self.census, metrics)
         self._next_loop_measure: float | None = None
         """When (s, monotonic) the event loop should run `measure_event_loop` next."""
         self.http_server = HttpServer(
@@ -116,7 +120,6 @@ class Service:
             wake_delay_ticker=self._worker.delay_ticker.wake if self._worker is not None else lambda due_at: None,
             move_clock=self._move_clock if config.moves_clock else None,
         )
-        self.store_metrics = StoreMetrics(self._store, metrics)
         reads = [self._store.policies.shared_read, self._store.signing.shared_read]
         if self.http_server.authorization.reads_keys:
             reads.append(self._store.key_book.shared_read)
@@ -269,6 +272,7 @@ class Service:
             stack.push_async_callback(self.remove_heartbeat)
             stack.push_async_callback(self._store.audit_trail.flush_or_log)
             stack.push_async_callback(self.cancel_tickers)
+            stack.push_async_callback(self.census.stop)
             await wait_for_all(self.stop_worker(), self.http_server.close(notice_s))
 
     async def stop_worker(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from later.daemon.lifecycle import STOP_NOTICE_S, STOPPING, Lifecycle, run_in_lo
 from later.daemon.listen import log_clock, log_listening
 from later.daemon.service import Service
 from later.metrics import Exposition, Metrics
-from later.worker.ticker import Ticker, TickResult, start_tickers
+from later.worker.ticker import Ticker, start_tickers
 
 log = structlog.get_logger("later.daemon")
 
@@ -37,8 +36,6 @@ class SingleProcess:
         self._metrics = metrics = Metrics()
         metrics.processes.set(1)
         metrics.processes_up.set(1)
-        self._store_read_at = time.monotonic()
-        metrics.snapshot_age.set_function(lambda: time.monotonic() - self._store_read_at)
         self._backing_store = build_backing_store(config, metrics)
         self._lifecycle = Lifecycle(
             force_exit=self._backing_store.stop_nowait,
@@ -53,8 +50,9 @@ class SingleProcess:
             ),
             fail=self._lifecycle.fail,
         )
+        metrics.snapshot_age.set_function(lambda: self._service.census.age_s)
         self._store_ticker = Ticker.on_local_clock(
-            "store_metrics", self.read_store_metrics, STORE_METRICS_EVERY_MS, metrics.count_tick_error
+            "store_metrics", self._service.store_metrics.tick, STORE_METRICS_EVERY_MS, metrics.count_tick_error
         )
 
     async def run(self) -> int:
@@ -98,8 +96,3 @@ class SingleProcess:
 
     async def exposition(self, accept: str) -> Exposition:
         return self._metrics.exposition(accept)
-
-    async def read_store_metrics(self, now: int) -> TickResult:
-        result = await self._service.store_metrics.tick(now)
-        self._store_read_at = time.monotonic()
-        return result

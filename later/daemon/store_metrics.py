@@ -2,130 +2,65 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
-from itertools import islice
-
 from later.core.errors import LaterError
-from later.core.held import Held, find_hold
-from later.core.policy_scopes import Policies
+from later.core.snapshot import DueSum, Snapshot, TopicSums, sum_rows
+from later.daemon.shared_census import SharedCensus
 from later.metrics import OTHER, Metrics
-from later.store.keys import Bucket
-from later.store.open import Store
-from later.store.stats import HEARTBEAT_TIMEOUT_MS, TopicCounts
-from later.worker.hold_history import HoldHistory
 from later.worker.ticker import TickResult
-
-SAME_HOLD_MS = 60_000
-"""How long a topic still counts as held after it was found held: each permit lets it go for a moment."""
-SLICE = 500
-"""Topics after which other work of this process gets its turn."""
 
 
 class StoreMetrics:
-    """Tick function that updates the gauges of the whole store."""
+    """Tick function that updates the gauges of the whole store from the snapshot, whoever has counted."""
 
-    def __init__(self, store: Store, metrics: Metrics) -> None:
-        self._store = store
+    def __init__(self, census: SharedCensus, metrics: Metrics) -> None:
+        self._census = census
         self._metrics = metrics
-        self._history = HoldHistory(SAME_HOLD_MS)
+        self._shown: Snapshot | None = None
 
     async def tick(self, now: int) -> TickResult:
         try:
-            await self._update((await self._store.time.now()).low)
+            again_in_ms = await self._census.update()
         except LaterError:
             self._metrics.store.up.set(0)
             raise
         self._metrics.store.up.set(1)
-        return TickResult(0, None)
+        snapshot = self._census.latest
+        if snapshot is not None and snapshot is not self._shown:
+            self.show(snapshot)
+            self._shown = snapshot
+        return TickResult(0, now + again_in_ms)
 
-    async def _update(self, now: int) -> None:
-        """Read all values first: a store that fails halfway must not leave half of them."""
-        stats, topics, gauges = self._store.stats, self._metrics.topics, self._metrics.store
-        counts = await stats.counts(now)
-        remembered, server, workers = await stats.remembered_ids(), await stats.server_facts(), await stats.workers()
-        policies = await self._store.policies.current()
-        topics.refresh(counts)
-        limited = [
-            topic
-            async for some in _in_turns(counts if policies.has_limits else {})
-            for topic, count in some
-            if (count.due or topic in topics) and policies.for_topic(topic).concurrency
-        ]
-        permits = await self._store.permits.in_use(limited, now)
-        held = await self._find_holds(counts, policies, permits, now)
-        paused = [
-            topic
-            async for some in _in_turns(counts)
-            for topic, count in some
-            if (policies.can_hold or count.hold is not None)
-            and find_hold(policies.for_topic(topic), count.hold, 0, now) is Held.PAUSE
-        ]
-        await self._show_topics(counts, held, now)
-        gauges.topic_permits.clear()
-        for topic in limited:
-            if topic in topics:
-                gauges.topic_permits.labels(topic).set(permits[topic])
-        gauges.topic_count.set(len(counts))
-        gauges.topics_paused.set(len(paused))
-        gauges.workers.set(sum(at > now - HEARTBEAT_TIMEOUT_MS for at in workers.values()))
-        gauges.remembered_ids.set(remembered)
-        gauges.memory.set(server.memory)
-        gauges.memory_max.set(server.max_memory)
-        gauges.set_version(f"{server.name} {server.version}")
+    def show(self, snapshot: Snapshot) -> None:
+        """Show a snapshot.
 
-    async def _find_holds(
-        self, counts: Mapping[str, TopicCounts], policies: Policies, permits: Mapping[str, int], now: int
-    ) -> dict[str, Held]:
-        """Return what holds each topic that has due tasks; nothing holds those that are missing.
-
-        One in slow start counts as held by what it was held by before, as far as that is known, otherwise as paused.
+        The topics by label are those of the instance that has counted, so that the sum over all labels is right.
         """
-        held: dict[str, Held] = {}
-        ramps, history = self._store.policies.ramps, self._history
-        may_be_held = policies.can_hold or bool(ramps) or not history.is_empty
-        async for some in _in_turns(counts):
-            for topic, count in some:
-                if count.oldest_due_at is None or not (may_be_held or count.hold):
-                    continue
-                kind = find_hold(policies.for_topic(topic), count.hold, permits.get(topic, 0), now)
-                before = history.current(topic, now)
-                if kind is Held.NO and ramps.get(topic, 0) > now:
-                    kind = Held.PAUSE if before is Held.NO else before
-                if kind is not Held.NO:
-                    history.add(topic, kind, now, now)
-                elif before is not Held.NO:
-                    kind = history.held_by(topic, count.oldest_due_at, now)
-                held[topic] = kind
-        return held
-
-    async def _show_topics(self, counts: Mapping[str, TopicCounts], held: Mapping[str, Held], now: int) -> None:
-        """Show the topics by label: those that have none of their own are summed."""
-        topics, gauges = self._metrics.topics, self._metrics.store
-        by_label: dict[str, list[int]] = {}
-        due: dict[tuple[str, Held], tuple[int, int]] = {}
-        async for some in _in_turns(counts):
-            for topic, count in some:
-                label = topic if topic in topics else OTHER
-                sizes = by_label.setdefault(label, [0] * len(Bucket))
-                for position, number in enumerate((count.delay, count.unack, count.error, count.dead)):
-                    sizes[position] += number
-                key = (label, held.get(topic, Held.NO))
-                so_far, oldest = due.get(key, (0, now))
-                due[key] = (so_far + count.due, min(oldest, count.oldest_due_at or oldest))
-        for gauge in (gauges.tasks, gauges.tasks_due, gauges.oldest_due_age):
+        gauges, facts = self._metrics.store, snapshot.store
+        for gauge in (gauges.tasks, gauges.tasks_due, gauges.oldest_due_age, gauges.topic_permits):
             gauge.clear()
-        for label, sizes in by_label.items():
-            for bucket, number in zip(Bucket, sizes, strict=True):
-                gauges.tasks.labels(bucket.value, label).set(number)
-        for (label, kind), (number, oldest) in due.items():
-            gauges.tasks_due.labels(label, kind.value).set(number)
-            gauges.oldest_due_age.labels(label, kind.value).set((now - oldest) / 1000)
+        for row in snapshot.rows:
+            if row.has_label:
+                self._show_topic(row.topic, sum_rows([row]), snapshot.at)
+                if row.permits is not None:
+                    gauges.topic_permits.labels(row.topic).set(row.permits)
+        if snapshot.others.topics:
+            self._show_topic(OTHER, snapshot.others, snapshot.at)
+        gauges.topic_count.set(snapshot.total.topics)
+        gauges.topics_paused.set(snapshot.total.paused)
+        gauges.workers.set(facts.workers)
+        gauges.remembered_ids.set(facts.remembered_ids)
+        gauges.memory.set(facts.memory)
+        gauges.memory_max.set(facts.max_memory)
+        gauges.set_version(f"{facts.name} {facts.version}")
+
+    def _show_topic(self, label: str, sums: TopicSums, at: int) -> None:
+        gauges = self._metrics.store
+        for state in ("delay", "unack", "error", "dead"):
+            gauges.tasks.labels(state, label).set(getattr(sums, state))
+        for held, some in sums.due.items():
+            gauges.tasks_due.labels(label, held.value).set(some.due)
+            gauges.oldest_due_age.labels(label, held.value).set(_age_s(some, at))
 
 
-async def _in_turns(counts: Mapping[str, TopicCounts]) -> AsyncIterator[list[tuple[str, TopicCounts]]]:
-    """Yield the topics in slices; many of them must not block this process."""
-    items = iter(counts.items())
-    while some := list(islice(items, SLICE)):
-        yield some
-        await asyncio.sleep(0)
+def _age_s(some: DueSum, at: int) -> float:
+    return 0.0 if some.oldest_due_at is None else max(at - some.oldest_due_at, 0) / 1000

@@ -153,7 +153,8 @@ class Metrics:
             _STORE_S, label="verb",
         )
         self.snapshot_age = gauge(
-            "later_snapshot_age_seconds", "Time since this daemon read the gauges of the store, or started."
+            "later_snapshot_age_seconds",
+            "Age of the census that the gauges of the store are from. Before the first, the time since the start.",
         )
         self.processes = gauge("later_processes", "Processes configured.")
         self.processes_up = gauge("later_processes_up", "Processes that are up.")

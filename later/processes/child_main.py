@@ -17,7 +17,6 @@ from later.daemon.lifecycle import STOP_NOTICE_S, STOPPING, Lifecycle, run_in_lo
 from later.daemon.service import Service
 from later.metrics import Exposition, Metrics, MetricSamples
 from later.processes.rpc import Channel, ExitReport, Handlers, RpcError, StoreSnapshot, decode_startup, open_channel
-from later.worker.ticker import monotonic_ms
 
 log = structlog.get_logger("later.processes")
 
@@ -166,13 +165,14 @@ class ChildProcess:
 
     async def on_store_samples(self, topics: list[str]) -> StoreSnapshot:
         """Return the samples of the store's metrics as they are now; if it is unavailable, only that it is down."""
+        service = self._started_service()
         self._metrics.topics.adopt(topics)
         try:
-            await self._started_service().store_metrics.tick(await monotonic_ms())
+            _, again_in_ms = await service.store_metrics.tick(0)
         except LaterError as error:
             up = {"later_store_up": self._metrics.store.samples()["later_store_up"]}
-            return StoreSnapshot(up, str(error))
-        return StoreSnapshot(self._metrics.store.samples())
+            return StoreSnapshot(up, service.census.age_s, failure=str(error))
+        return StoreSnapshot(self._metrics.store.samples(), service.census.age_s, again_in_ms)
 
     def _started_service(self) -> Service:
         """Return the service. Raises RpcError if it is not built yet."""

@@ -149,9 +149,14 @@ class Channel:
 
 
 class StoreSnapshot(msgspec.Struct):
-    """Samples of the store's metrics, by metric, as one process read them; `failure` says why most are missing."""
+    """Samples of the store's metrics, by metric, as one process shows them; `failure` says why most are missing.
+
+    `age_s` is the age of the snapshot that they are from. They are read again after `again_in_ms`.
+    """
 
     samples: dict[str, MetricSamples]
+    age_s: float
+    again_in_ms: int | None = None
     failure: str | None = None
 
 

@@ -175,8 +175,8 @@ class Supervisor:
                 self._process_metrics.update_store(snapshot.samples)
                 if snapshot.failure is not None:
                     raise StoreDown(snapshot.failure)
-                self._store_read_at = time.monotonic()
-                return TickResult(0, None)
+                self._store_read_at = time.monotonic() - snapshot.age_s
+                return TickResult(0, None if snapshot.again_in_ms is None else now + snapshot.again_in_ms)
         if up:
             raise RpcError("no process could read the store's metrics")
         return TickResult(0, None)

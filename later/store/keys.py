@@ -14,6 +14,9 @@
 | `{later:topics}:queues` | hash   | topic → what of the metadata of its queue is no policy, as JSON          |
 | `{later:topics}:ramps`  | zset   | topic → when it is at full speed again                                   |
 | `{later:topics}:origins` | zset | topic → when the last hold of one of its origins ends                   |
+| `{later:topics}:snapshot` | hash | the last census: `at`, when it began; `data`, its result as JSON         |
+| `{later:topics}:counting` | hash | `by`: which instance makes a census; it ends with the census, at the     |
+|                         |        | latest 30 s after the last word of that instance                         |
 | `{later:auth}:keys`     | hash   | API keys: id → what is kept of the key, as JSON, which is not the key    |
 |                         |        | itself; `version`: when any of them was changed last, in µs              |
 | `{later:auth}:used`     | hash   | id of an API key → when it was used last, to the minute                  |
@@ -65,6 +68,7 @@ evict volatile keys; the exceptions are a topic's `flow`, which lasts a day, and
 holds have ended: their loss costs a few deliveries too many at once. A `claim` lasts as long as the leases of its
 tasks: if it is lost, they come back when their leases end. The keys of `{later:history}` have a TTL, too: a slot of
 10 s is kept for two hours, one of 300 s for eight days, topics and deliveries for one. Their loss costs a picture.
+Without the lock `counting`, two instances count.
 """
 
 from __future__ import annotations
@@ -156,6 +160,8 @@ class Keys:
         self.queues = b"{%s:topics}:queues" % prefix.encode()
         self.ramps = b"{%s:topics}:ramps" % prefix.encode()
         self.held_origin_topics = b"{%s:topics}:origins" % prefix.encode()
+        self.snapshot = b"{%s:topics}:snapshot" % prefix.encode()
+        self.counting = b"{%s:topics}:counting" % prefix.encode()
         self.api_keys = b"{%s:auth}:keys" % prefix.encode()
         self.key_uses = b"{%s:auth}:used" % prefix.encode()
         self.audit_trail = b"{%s:auth}:audit" % prefix.encode()

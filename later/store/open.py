@@ -37,6 +37,7 @@ from later.store.schedules import Schedules
 from later.store.schema import KNOWN_NEEDS, MOVED_CLOCK, Execute, check_store, stored_shards
 from later.store.settings import StoreSettings
 from later.store.signing_book import SigningBook
+from later.store.snapshots import Snapshots
 from later.store.stats import Stats
 from later.store.tasks import Tasks
 from later.store.topic_index import TopicIndex
@@ -66,6 +67,7 @@ class Store:
     bulk_jobs: BulkJobs
     stats: Stats
     history: HistoryStore
+    snapshots: Snapshots
     moved_clock: MovedClock
     topic_index: TopicIndex
     maintenance: Maintenance
@@ -134,6 +136,7 @@ def build_store(
         bulk_jobs=BulkJobs(client, keys),
         stats=stats,
         history=HistoryStore(client, keys),
+        snapshots=Snapshots(client, keys),
         moved_clock=MovedClock(client, keys, clock),
         topic_index=topic_index,
         maintenance=Maintenance(client, keys, topic_index),

@@ -1,0 +1,115 @@
+"""The census: counts every topic of the store, and finds what holds those that have due tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from itertools import islice
+
+from later.core.held import Held, find_hold
+from later.core.policy_scopes import Policies
+from later.core.snapshot import CountedTopic, Snapshot, SnapshotBuilder, StoreFacts
+from later.metrics import Metrics
+from later.store.open import Store
+from later.store.stats import HEARTBEAT_TIMEOUT_MS, TopicCounts
+from later.worker.hold_history import HoldHistory
+
+SAME_HOLD_MS = 60_000
+"""How long a topic still counts as held after it was found held: each permit lets it go for a moment."""
+SLICE = 500
+"""Topics after which other work of this process gets its turn."""
+
+
+class Census:
+    """Counts topics. It gives labels to those that need one in metrics, and knows what held them a moment ago."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store = store
+        self._labels = metrics.topics
+        self._history = HoldHistory(SAME_HOLD_MS)
+
+    async def count(self) -> Snapshot:
+        """Count all topics. Raises StoreDown."""
+        began = time.monotonic()
+        now = (await self._store.time.now()).low
+        counts = await self._store.stats.counts(now)
+        facts = await self._read_facts(now)
+        policies = await self._store.policies.current()
+        self._labels.refresh(counts)
+        limited = [
+            topic
+            async for some in _in_turns(counts if policies.has_limits else {})
+            for topic, count in some
+            if (count.due or topic in self._labels) and policies.for_topic(topic).concurrency
+        ]
+        permits = await self._store.permits.in_use(limited, now)
+        builder = SnapshotBuilder()
+        async for some in _in_turns(counts):
+            builder.add([self._row(topic, count, policies, permits, now) for topic, count in some])
+        return builder.finish(at=now, took_ms=round((time.monotonic() - began) * 1000), store=facts)
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Take over what another instance has found: which topics have labels, and what holds topics."""
+        names = [row.topic for row in snapshot.rows if row.has_label]
+        self._labels.adopt(names)
+        self._labels.refresh(names)
+        for row in snapshot.rows:
+            if row.held is not Held.NO:
+                self._history.add(row.topic, row.held, snapshot.at, snapshot.at)
+
+    async def _read_facts(self, now: int) -> StoreFacts:
+        stats = self._store.stats
+        remembered, server, workers = await stats.remembered_ids(), await stats.server_facts(), await stats.workers()
+        return StoreFacts(
+            name=server.name,
+            version=server.version,
+            memory=server.memory,
+            max_memory=server.max_memory,
+            workers=sum(at > now - HEARTBEAT_TIMEOUT_MS for at in workers.values()),
+            remembered_ids=remembered,
+        )
+
+    def _row(
+        self, topic: str, count: TopicCounts, policies: Policies, permits: Mapping[str, int], now: int
+    ) -> CountedTopic:
+        may_be_held = policies.can_hold or count.hold is not None
+        hold = find_hold(policies.for_topic(topic), count.hold, permits.get(topic, 0), now) if may_be_held else Held.NO
+        return CountedTopic(
+            topic=topic,
+            delay=count.delay,
+            unack=count.unack,
+            error=count.error,
+            dead=count.dead,
+            due=count.due,
+            oldest_due_at=count.oldest_due_at,
+            held=self._find_held(topic, count.oldest_due_at, hold, now) if count.oldest_due_at is not None else Held.NO,
+            is_paused=hold is Held.PAUSE,
+            has_label=topic in self._labels,
+            permits=permits.get(topic),
+        )
+
+    def _find_held(self, topic: str, oldest_due_at: int, hold: Held, now: int) -> Held:
+        """Return what holds a topic that has due tasks.
+
+        One in slow start counts as held by what it was held by before, as far as that is known, otherwise as paused.
+        """
+        ramps, history = self._store.policies.ramps, self._history
+        if hold is Held.NO and not ramps and history.is_empty:
+            return hold
+        before = history.current(topic, now)
+        if hold is Held.NO and ramps.get(topic, 0) > now:
+            hold = Held.PAUSE if before is Held.NO else before
+        if hold is not Held.NO:
+            history.add(topic, hold, now, now)
+        elif before is not Held.NO:
+            hold = history.held_by(topic, oldest_due_at, now)
+        return hold
+
+
+async def _in_turns(counts: Mapping[str, TopicCounts]) -> AsyncIterator[list[tuple[str, TopicCounts]]]:
+    """Yield the topics in slices; many of them must not block this process."""
+    items = iter(counts.items())
+    while some := list(islice(items, SLICE)):
+        yield some
+        await asyncio.sleep(0)

@@ -1,0 +1,143 @@
+"""The snapshot of all topics, shared by all instances on a store: one of them counts, the others read."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from later.core.errors import LaterError, StoreDown
+from later.core.snapshot import Snapshot
+from later.daemon.census import Census
+from later.store.open import Store
+
+log = structlog.get_logger("later.daemon")
+
+PERIOD_MS = 15_000
+"""How old a snapshot is when the next census is due."""
+WATCHED_PERIOD_MS = 10_000
+"""The same in a process whose API is asked for the snapshot."""
+TOO_OLD_MS = 60_000
+"""A call of the API does not wait for the next census, unless the snapshot is as old as this."""
+RETRY_MS = 1000
+"""How soon to look for the snapshot again while another instance counts."""
+RENEW_S = 10.0
+"""How often an instance that counts holds the lock for longer."""
+
+
+class SharedCensus:
+    """The latest snapshot that this process knows, and what renews it."""
+
+    def __init__(self, store: Store, census: Census) -> None:
+        self._store = store
+        self._census = census
+        self._started_at = store.clock.monotonic()
+        self._update: asyncio.Task[None] | None = None
+        self.latest: Snapshot | None = None
+
+    @property
+    def age_s(self) -> float:
+        """The age of the snapshot by the store's clock; without one, the time since the start."""
+        if self.latest is not None:
+            try:
+                return max(self._store.clock.now().low - self.latest.at, 0) / 1000
+            except StoreDown:
+                pass
+        return self._store.clock.monotonic() - self._started_at
+
+    async def look(self) -> Snapshot | None:
+        """Return the snapshot to a caller of the API; None if the first census is still being made elsewhere.
+
+        If the next census is due, it is made, or looked for, meanwhile: this call waits only if there is none to show.
+
+        Raises:
+            StoreDown: there is none, and the store cannot be read.
+        """
+        now = (await self._store.time.now()).low
+        if self._is_due(WATCHED_PERIOD_MS, now):
+            update = self._start_update(WATCHED_PERIOD_MS)
+            if self.latest is None or now - self.latest.at >= TOO_OLD_MS or not self.latest.is_usable(now):
+                await asyncio.shield(update)
+        return self.latest
+
+    async def update(self) -> int:
+        """Read the snapshot, or count if it is too old and no other instance counts.
+
+        Return in how many ms to do so again.
+
+        Raises:
+            StoreDown: the store cannot be read.
+        """
+        await asyncio.shield(self._start_update(PERIOD_MS))
+        now = (await self._store.time.now()).low
+        if self.latest is None or self._is_due(PERIOD_MS, now):
+            return RETRY_MS
+        return self.latest.at + self.latest.period_ms(PERIOD_MS) - now
+
+    async def stop(self) -> None:
+        """Stop counting, so that another instance may."""
+        if self._update is not None:
+            self._update.cancel()
+            await asyncio.gather(self._update, return_exceptions=True)
+
+    def _is_due(self, period_ms: int, now: int) -> bool:
+        snapshot = self.latest
+        return snapshot is None or not snapshot.is_usable(now) or snapshot.is_older_than(period_ms, now)
+
+    def _start_update(self, period_ms: int) -> asyncio.Task[None]:
+        """Return the update that is running, or a new one."""
+        if self._update is None or self._update.done():
+            self._update = asyncio.create_task(self._run_update(period_ms))
+            self._update.add_done_callback(_retrieve_error)
+        return self._update
+
+    async def _run_update(self, period_ms: int) -> None:
+        now = (await self._store.time.now()).low
+        found = await self._store.snapshots.read(self.latest)
+        if found is not None and found.is_usable(now) and found is not self.latest:
+            self._census.adopt(found)
+            self.latest = found
+        if not self._is_due(period_ms, now):
+            return
+        if self.latest is not None and not self.latest.is_usable(now):
+            self.latest = None
+        token = secrets.token_hex(8)
+        if await self._take_lock(token):
+            await self._count(token)
+
+    async def _take_lock(self, token: str) -> bool:
+        """Return True if this instance shall count. While the store takes no writes, each one counts for itself."""
+        try:
+            return await self._store.snapshots.take_lock(token)
+        except LaterError as error:
+            log.debug("census lock not taken", reason=str(error))
+            return True
+
+    async def _count(self, token: str) -> None:
+        """Count, hold the lock meanwhile, and publish what was counted."""
+        counting = asyncio.create_task(self._census.count())
+        try:
+            while not (await asyncio.wait([counting], timeout=RENEW_S))[0]:
+                await self._ignore_errors(self._store.snapshots.take_lock(token))
+            self.latest = snapshot = counting.result()
+        except BaseException:
+            counting.cancel()
+            await self._ignore_errors(self._store.snapshots.release_lock(token))
+            raise
+        await self._ignore_errors(self._store.snapshots.publish(token, snapshot))
+
+    async def _ignore_errors(self, write: Coroutine[None, None, Any]) -> None:
+        """Wait for a write without which this instance counts for itself, and others begin to count later."""
+        try:
+            await write
+        except LaterError as error:
+            log.debug("snapshot not shared", reason=str(error))
+
+
+def _retrieve_error(update: asyncio.Task[None]) -> None:
+    """Mark the error of an update as retrieved: perhaps no caller waits for it."""
+    if not update.cancelled():
+        update.exception()

@@ -1,0 +1,296 @@
+"""One census for all daemons on a store: one counts, the others read what it has counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from unittest.mock import AsyncMock
+
+import msgspec
+import pytest
+
+from later.core.errors import StoreDown
+from later.core.held import Held
+from later.core.snapshot import MAX_AHEAD_MS, MAX_ROWS, Snapshot
+from later.daemon import shared_census
+from later.daemon.census import Census
+from later.daemon.shared_census import PERIOD_MS, TOO_OLD_MS, WATCHED_PERIOD_MS, SharedCensus
+from later.daemon.store_metrics import StoreMetrics
+from later.metrics import OTHER, Metrics
+from later.store.open import Store
+from tests.builders import a_task
+from tests.round_trips import count_round_trips
+from tests.store_fixture import StoreFixture, hold_topic, open_as_it_is
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Daemon:
+    """One daemon's share in the census, and its metrics."""
+
+    store: Store
+    metrics: Metrics
+    census: SharedCensus
+    store_metrics: StoreMetrics
+
+    @classmethod
+    def on(cls, store: Store) -> Daemon:
+        metrics = Metrics()
+        census = SharedCensus(store, Census(store, metrics))
+        return cls(store=store, metrics=metrics, census=census, store_metrics=StoreMetrics(census, metrics))
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+    def sum(self, name: str, **labels: str) -> float:
+        return sum(
+            sample.value
+            for metric in self.metrics.registry.collect()
+            for sample in metric.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def latest(self) -> Snapshot:
+        assert self.census.latest is not None
+        return self.census.latest
+
+
+@asynccontextmanager
+async def two_daemons(store: StoreFixture, url: str) -> AsyncIterator[tuple[Daemon, Daemon]]:
+    """Run the share of two daemons on one store, each with its own connections."""
+    async with open_as_it_is(url, len(store.keys.shards)) as other:
+        yield Daemon.on(store), Daemon.on(other)
+
+
+async def make_older(store: StoreFixture, ms: int) -> None:
+    """Let the snapshot in the store be older than it is."""
+    snapshot = await store.snapshots.read(None)
+    assert snapshot is not None
+    assert await store.snapshots.take_lock("test")
+    assert await store.snapshots.publish("test", msgspec.structs.replace(snapshot, at=snapshot.at - ms))
+
+
+async def test_what_one_daemon_has_counted_the_other_only_reads(store: StoreFixture, server_url: str) -> None:
+    await store.tasks.create([a_task(topic=f"t{n}") for n in range(300)])
+    async with two_daemons(store, server_url) as (one, two):
+        await one.store_metrics.tick(0)
+        await two.store.client.open()
+        async with count_round_trips(two.store) as round_trips:
+            await two.store_metrics.tick(0)
+        assert [command[0] for commands in round_trips for command in commands] == ["HGET", "HGET"]
+        assert two.latest() == one.latest()
+        assert two.sum("later_tasks") == one.sum("later_tasks") == 300
+
+
+async def test_a_snapshot_that_is_known_is_not_read_again(store: StoreFixture) -> None:
+    daemon = Daemon.on(store)
+    await daemon.store_metrics.tick(0)
+    async with count_round_trips(store) as round_trips:
+        await daemon.store_metrics.tick(0)
+    assert [command[0] for commands in round_trips for command in commands] == ["HGET"]
+
+
+async def test_two_daemons_that_need_a_census_at_once_make_one(store: StoreFixture, server_url: str) -> None:
+    await store.tasks.create([a_task(topic="order")])
+    async with two_daemons(store, server_url) as (one, two):
+        async with count_round_trips(one.store) as of_one, count_round_trips(two.store) as of_two:
+            again_in_ms = await asyncio.gather(one.census.update(), two.census.update())
+        censuses = [
+            trips for trips in (of_one, of_two) if any("ZSCAN" in command for some in trips for command in some)
+        ]
+        assert len(censuses) == 1
+        assert sorted(again_in_ms)[0] == shared_census.RETRY_MS
+        await asyncio.gather(one.census.update(), two.census.update())
+        assert one.latest() == two.latest()
+
+
+async def test_the_next_census_is_due_after_the_period(store: StoreFixture, server_url: str) -> None:
+    async with two_daemons(store, server_url) as (one, two):
+        await one.census.update()
+        await make_older(store, PERIOD_MS - 1000)
+        again_in_ms = await two.census.update()
+        assert 0 < again_in_ms <= 1000
+        first = two.latest()
+        await make_older(store, 1000)
+        await one.census.update()
+        assert one.latest().at > first.at + PERIOD_MS - 1000
+
+
+async def test_somebody_who_looks_has_it_counted_sooner(store: StoreFixture, server_url: str) -> None:
+    async with two_daemons(store, server_url) as (one, two):
+        await one.census.update()
+        await make_older(store, WATCHED_PERIOD_MS)
+        await two.census.update()
+        old = two.latest()
+        assert await two.census.look() == old
+        await two.census.update()
+        assert two.latest().at > old.at
+
+
+async def test_a_look_waits_for_a_census_if_the_last_one_is_too_old(store: StoreFixture) -> None:
+    await Daemon.on(store).census.update()
+    await make_older(store, TOO_OLD_MS)
+    looked = await Daemon.on(store).census.look()
+    assert looked is not None
+    assert (await store.time.now()).low - looked.at < TOO_OLD_MS
+
+
+async def test_the_census_of_a_holder_that_was_killed_is_made_by_another(store: StoreFixture) -> None:
+    daemon = Daemon.on(store)
+    assert await store.snapshots.take_lock("killed")
+    assert await daemon.census.look() is None
+    await store.redis.pexpireat(store.keys.counting, 1)
+    assert await daemon.census.look() is not None
+
+
+async def test_the_lock_lasts_for_30_s_and_is_held_for_longer_while_counting(store: StoreFixture) -> None:
+    assert await store.snapshots.take_lock("one")
+    await store.redis.pexpire(store.keys.counting, 1000)
+    assert not await store.snapshots.take_lock("two")
+    assert await store.snapshots.take_lock("one")
+    assert 29_000 < await store.redis.pttl(store.keys.counting) <= 30_000
+
+
+async def test_a_census_that_takes_long_holds_the_lock(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    census, renewed = Census(store, Metrics()), asyncio.Event()
+    count = census.count
+
+    async def count_slowly() -> Snapshot:
+        await renewed.wait()
+        return await count()
+
+    async def take_lock(token: str) -> bool:
+        taken = await take(token)
+        if await store.redis.pttl(store.keys.counting) > 1000:
+            calls.append(token)
+        if len(calls) == 2:
+            renewed.set()
+        return taken
+
+    calls: list[str] = []
+    take = store.snapshots.take_lock
+    monkeypatch.setattr(shared_census, "RENEW_S", 0.001)
+    monkeypatch.setattr(census, "count", count_slowly)
+    monkeypatch.setattr(store.snapshots, "take_lock", take_lock)
+    await SharedCensus(store, census).update()
+    assert len(set(calls)) == 1
+    assert not await store.redis.exists(store.keys.counting)
+    assert await store.snapshots.read(None) is not None
+
+
+async def test_a_census_that_lost_its_lock_writes_nothing(store: StoreFixture) -> None:
+    snapshot = await Census(store, Metrics()).count()
+    assert await store.snapshots.take_lock("late")
+    await store.redis.delete(store.keys.counting)
+    assert await store.snapshots.take_lock("other")
+    assert not await store.snapshots.publish("late", snapshot)
+    await store.snapshots.release_lock("late")
+    assert await store.snapshots.read(None) is None
+    assert await store.redis.hget(store.keys.counting, "by") == b"other"
+
+
+async def test_a_census_that_fails_gives_the_lock_back(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    census = Census(store, Metrics())
+    monkeypatch.setattr(census, "count", AsyncMock(side_effect=StoreDown("away")))
+    with pytest.raises(StoreDown, match="away"):
+        await SharedCensus(store, census).update()
+    assert not await store.redis.exists(store.keys.counting)
+
+
+async def test_a_stop_gives_the_lock_back(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    census, began = Census(store, Metrics()), asyncio.Event()
+
+    async def count_forever() -> Snapshot:
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(census, "count", count_forever)
+    shared = SharedCensus(store, census)
+    update = asyncio.create_task(shared.update())
+    await began.wait()
+    await shared.stop()
+    assert not await store.redis.exists(store.keys.counting)
+    update.cancel()
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+async def test_a_snapshot_from_the_future_or_of_another_form_counts_as_none(
+    store: StoreFixture, is_ahead: bool
+) -> None:
+    await store.tasks.create([a_task(topic="order")])
+    await Daemon.on(store).census.update()
+    if is_ahead:
+        await make_older(store, -MAX_AHEAD_MS - 60_000)
+    else:
+        await store.redis.hset(store.keys.snapshot, mapping={"at": "1", "data": b'{"at": 1, "rows": 7}'})
+    daemon = Daemon.on(store)
+    await daemon.census.update()
+    assert daemon.latest().at <= (await store.time.now()).high
+    assert daemon.census.age_s == pytest.approx(0, abs=5)
+    assert (await store.snapshots.read(None)) == daemon.latest()
+
+
+async def test_a_store_that_takes_no_writes_is_counted_by_each_daemon(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.tasks.create([a_task(topic="order")])
+    for write in ("take_lock", "publish"):
+        monkeypatch.setattr(store.snapshots, write, AsyncMock(side_effect=StoreDown("read only")))
+    daemon = Daemon.on(store)
+    await daemon.store_metrics.tick(0)
+    assert daemon.value("later_tasks", state="delay", topic="order") == 1
+
+
+async def test_the_census_is_shared_in_a_store_whose_memory_is_full(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(topic="order")])
+    daemon = Daemon.on(store)
+    await store.redis.config_set("maxmemory", 1)
+    try:
+        await daemon.store_metrics.tick(0)
+    finally:
+        await store.redis.config_set("maxmemory", 0)
+    assert await store.snapshots.read(None) == daemon.latest()
+
+
+class TestLabels:
+    """The topics with a label of their own differ by process: what is shown must be the whole all the same."""
+
+    async def test_a_daemon_that_reads_shows_the_labels_of_the_one_that_counts(
+        self, store: StoreFixture, server_url: str
+    ) -> None:
+        await store.tasks.create([a_task(topic=f"t{n}") for n in range(MAX_ROWS + 50)])
+        async with two_daemons(store, server_url) as (one, two):
+            for number in range(MAX_ROWS):
+                two.metrics.topics.label(f"t{MAX_ROWS + 49 - number}")
+            await one.store_metrics.tick(0)
+            await two.store_metrics.tick(0)
+            for daemon in (one, two):
+                assert daemon.sum("later_tasks", state="delay") == MAX_ROWS + 50
+                assert daemon.value("later_tasks", state="delay", topic=OTHER) == 50
+            assert {*one.metrics.topics.in_use} == {*two.metrics.topics.in_use}
+
+    async def test_the_labels_stay_when_another_daemon_counts(self, store: StoreFixture, server_url: str) -> None:
+        await store.tasks.create([a_task(topic=f"t{n}") for n in range(MAX_ROWS + 50)])
+        async with two_daemons(store, server_url) as (one, two):
+            await one.store_metrics.tick(0)
+            await two.store_metrics.tick(0)
+            before = {row.topic for row in one.latest().rows if row.has_label}
+            await make_older(store, PERIOD_MS)
+            await two.census.update()
+            assert {row.topic for row in two.latest().rows if row.has_label} == before
+
+    async def test_a_topic_that_another_daemon_found_held_still_counts_as_held(
+        self, store: StoreFixture, server_url: str
+    ) -> None:
+        now = (await store.time.now()).high
+        await store.tasks.create([a_task(created_at=now - 5000)])
+        async with two_daemons(store, server_url) as (one, two):
+            await hold_topic(store, "order", now + 60_000)
+            await one.store_metrics.tick(0)
+            await two.store_metrics.tick(0)
+            await hold_topic(store, "order", 1)
+            await make_older(store, PERIOD_MS)
+            await two.store_metrics.tick(0)
+            assert two.value("later_tasks_due", topic="order", held=Held.RECEIVER.value) == 1
