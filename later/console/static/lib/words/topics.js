@@ -1,0 +1,36 @@
+// Texts about topics: the list, and badges that other pages show, too.
+
+export const topicWords = {
+  title: "Topics",
+  columns: {
+    topic: "Topic", due: "Due", lateness: "Oldest lateness", delay: "Waiting", unack: "In flight", error: "Retrying",
+    dead: "Dead", held: "Held by", next: "Next 6 h",
+  },
+  held: {
+    rate: (rate) => (rate ? `rate ${rate}/s` : "its rate"),
+    concurrency: (n) => (n ? `concurrency ${n}` : "its concurrency"),
+    pause: "paused", receiver: "its receiver", pull: "pulled",
+  },
+  limits: { rate: (rate) => `${rate}/s`, concurrency: (n) => `${n} at once` },
+  heldTitle: {
+    rate: "The topic's rate lets no more through.", concurrency: "As many deliveries as allowed are in flight.",
+    pause: "The topic is paused: nothing is delivered, and tasks are still accepted.",
+    receiver: "The receiver asked for a pause.", pull: "Consumers claim these tasks; later calls nobody.",
+  },
+  next: (n, most, at) => (n ? `${n} fall due, most at ${at} (${most})` : "nothing falls due"),
+  sortedBy: "Sorted by", namespace: "Namespace", allNamespaces: "All namespaces", filter: "Filter this page",
+  filterHint: "Only the topics of this page are searched.",
+  sorts: [["lateness", "Oldest lateness"], ["due", "Due"], ["dead", "Dead"], ["delay", "Waiting"], ["name", "Name"]],
+  shown: (n, all) => (n === all ? `${n} topics` : `${n} of ${all} topics`),
+  most: (n) => `The first ${n} by this order. Sorted by name, all topics can be paged through.`,
+  counted: "Counted", nextPage: "Next page", firstPage: "First page",
+  chosen: (n) => `${n} selected`, pause: "Pause", resume: "Resume", clear: "Clear the selection",
+  pauseTitle: (n) => (n === 1 ? "Pause this topic?" : `Pause ${n} topics?`),
+  resumeTitle: (n) => (n === 1 ? "Resume this topic?" : `Resume ${n} topics?`),
+  pauseText: "Nothing more is delivered. What is in flight ends, and tasks are still accepted.",
+  resumeText: "Deliveries go on at once, slowly at first where the policy has a ramp.",
+  paused: (n) => `${n} paused`, resumed: (n) => `${n} resumed`,
+  failed: (topic, text) => `${topic}: ${text}`,
+  none: "No topics", noneText: "A topic is there as soon as it has a task or a policy.",
+  noneFiltered: "No topic on this page matches.",
+};
