@@ -57,6 +57,7 @@ class Config:
     connections: int | None
     """Most connections of clients per process; None: as many as the descriptors allow."""
     waiters: int | None
+    keep_failures: int
     """Most claims that wait for tasks, per process; None: half as many as there may be connections."""
     tls_cert: Path | None
     tls_key: Path | None

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from later.address_types import address, address_or_off, host_names, http_url, origins, proxy_url, store_url
 from later.core.address_guard import parse_network, parse_rule
+from later.core.past_failures import MAX_FAILURES
 from later.core.policy import (
     MAX_CLAIM_LEASE_MS,
     MAX_LIMIT,
@@ -144,6 +145,8 @@ OPTIONS = (
     _policy_option("concurrency", integer(0, MAX_LIMIT), "0", name="topic-concurrency"),
     _policy_option("ramp", duration(0), "10s"),
     _policy_option("dead_keep", duration(0), "30d"),
+    Option("keep-failures", "keep_failures", integer(1, MAX_FAILURES), str(MAX_FAILURES), DAEMON_COMMANDS,
+           "Failures kept of a task: the last, and those before it with 80 characters of their messages."),
     _policy_option("sign", choice(*Sign), "namespace", commands=DAEMON_COMMANDS | {"check"}),
     _policy_option("claim_lease", duration(1_000, MAX_CLAIM_LEASE_MS), "30s"),
     _policy_option("max_claims", integer(0, MAX_LIMIT), "0"),

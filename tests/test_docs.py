@@ -37,6 +37,7 @@ from later.api.response_schemas import (
     ExtendResponse,
     JobResponse,
     ListResponse,
+    MovedTasksResponse,
     NackResponse,
     ReleaseResponse,
 )
@@ -53,7 +54,7 @@ from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, Sign, 
 from later.core.reply import Reply, parse_reply
 from later.core.retry import OutcomeKind
 from later.core.signing import KeyRing, Master, SecretScope
-from later.core.task_view import DeadLetterView, LastErrorView, TaskView
+from later.core.task_view import DeadLetterView, FailureView, LastErrorView, TaskView
 from later.handlers.handler_metrics import HandlerMetrics
 from later.metrics import Metrics
 from later.option_table import OPTIONS
@@ -118,7 +119,9 @@ def test_every_problem_type_is_documented_with_its_status() -> None:
 SCHEMAS: dict[str, list[type[msgspec.Struct]]] = {
     "`POST /create`": [CreateResponse],
     "`POST /query`": [TaskView, LastErrorView],
+    "Failures": [FailureView],
     "Dead letters": [DeadLetterView],
+    "Run-now and redrive of several tasks": [MovedTasksResponse],
     "`POST /delete`": [DeleteResponse],
     "`POST /list`": [ListResponse],
     "Batches": [BatchCreateResponse, BatchQueryResponse, BatchDeleteResponse],

@@ -18,7 +18,7 @@ from later.core.origin import Origin
 from later.core.policy import Policy
 from later.core.policy_scopes import Level, topic_scope
 from later.core.task import Task
-from later.core.task_view import last_error_view
+from later.core.task_view import failure_views, last_error_view
 from later.core.validation import parse_topic
 from later.store.keys import Bucket
 from later.store.open import Store
@@ -92,8 +92,14 @@ class ExplainHandlers:
             lease_ms=self._lease_ms + topic.policy.timeout_ms - self._store.policies.latest.daemon.timeout_ms,
         )
         explanation = explain_task(facts, topic, now)
-        last_error = last_error_view(record.failure, facts.task)
-        return json_response({"sentence": explanation.sentence, **explanation.details, "last_error": last_error})
+        return json_response(
+            {
+                "sentence": explanation.sentence,
+                **explanation.details,
+                "last_error": last_error_view(record.failure, facts.task),
+                "last_failures": failure_views(record.failure, facts.task) or [],
+            }
+        )
 
     async def _topic_facts(self, name: str, now: int) -> TopicFacts:
         policies = await self._store.policies.read()

@@ -17,6 +17,7 @@ from later.api.response_schemas import ListResponse
 from later.api.task_answers import BytesInAnswers, TaskAnswer, send
 from later.core.caller import Caller
 from later.core.errors import Refused
+from later.core.task_view import listed_view
 from later.core.validation import format_value, parse_time, parse_topic, refusal
 from later.store.dead_letters import MAX_EXAMINED
 from later.store.keys import Bucket
@@ -64,7 +65,7 @@ class ListHandlers:
         async with aclosing(self._store.listing.slices(ranges, limit, reason)) as slices:
             async for tasks, slice_end, examined in slices:
                 for record in tasks:
-                    encoded = task_answer.add(record) if len(page.tasks) < limit else None
+                    encoded = task_answer.add(record, listed_view) if len(page.tasks) < limit else None
                     if encoded is None:
                         return _end_page(page, position)
                     page.tasks.append(encoded)

@@ -6,6 +6,7 @@ Without the limits a request of a few kB, for thousands of large tasks, could fi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +16,7 @@ from aiohttp import web
 from later.api.json_response import JsonResponse
 from later.api.problems import ErrorBody
 from later.core.errors import TooManyWaiting
-from later.core.task_view import task_view
+from later.core.task_view import TaskView, task_view
 from later.store.types import TaskRecord
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -63,9 +64,9 @@ class TaskAnswer:
     ) -> None:
         self._all.count -= self._size
 
-    def add(self, record: TaskRecord) -> msgspec.Raw | None:
-        """Return a task as JSON, or None if it does not fit. The first one always fits."""
-        encoded = msgspec.Raw(_encode(task_view(record)))
+    def add(self, record: TaskRecord, view: Callable[[TaskRecord], TaskView] = task_view) -> msgspec.Raw | None:
+        """Return the view of a task as JSON, or None if it does not fit. The first one always fits."""
+        encoded = msgspec.Raw(_encode(view(record)))
         return encoded if self.reserve(encoded) else None
 
     def count(self, size: int) -> None:

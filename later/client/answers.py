@@ -34,6 +34,17 @@ class LastError(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class FailedAttempt(Struct, frozen=True, kw_only=True):
+    """An attempt at a task that was not done. `took_ms` is None if no call was made, or if that is not known."""
+
+    attempt: int
+    at: datetime
+    reason: str
+    status: int | None
+    took_ms: int | None
+    message: str
+
+
 class DeadLetter(Struct, frozen=True, kw_only=True):
     """The death of a task in another topic, from which it moved to its present one."""
 
@@ -46,7 +57,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
 
 
 class Info(Struct, frozen=True, kw_only=True):
-    """A task. `state` is `delay`, `unack`, `error` or `dead`.
+    """A task. `state` is `delay`, `unack`, `error` or `dead`. `failures` are its last ones; `list` leaves them out.
 
     `execute_time` and `creat_time` are whole Unix seconds; `execute_at` and `created_at` are the same times. Fields of
     a task that cannot be read are None. `headers` and `context` have the names in them, never their values.
@@ -69,6 +80,7 @@ class Info(Struct, frozen=True, kw_only=True):
     headers: list[str] = []  # msgspec copies a mutable default
     context: list[str] = []
     dead_letter: DeadLetter | None = None
+    failures: list[FailedAttempt] = []
 
     @property
     def execute_at(self) -> datetime | None:

@@ -37,6 +37,8 @@ def move_dead(verdict: Verdict, task: Task, policies: Policies) -> Verdict:
             failure.at,
             failure.attempt,
             None if task.expires_at is None else task.expires_at - task.ttl_starts_at,
+            failure.took_ms,
+            failure.earlier,
         ),
     )
     return msgspec.structs.replace(verdict, moved=moved)

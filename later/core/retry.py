@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from later.core.errors import UnreadableBody
+from later.core.past_failures import MAX_FAILURES, PastFailure, PastFailures, keep_last
 from later.core.policy import Policy
 from later.core.task import Task
 from later.core.validation import DAY_MS, MAX_AHEAD_MS
@@ -46,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `reason` is a word of the contract ("status", "code", "timeout", "connect", "reply", "proxy", "address"), or "" if
     it is done. `retry_after_ms` is the pause that a busy receiver asked for. `later_after_ms` is the pause that a
     receiver asked for this task alone; then there is no `retry_after_ms`. More than `max_message_chars` of the message
-    are not kept.
+    are not kept. `took_ms` is how long the call took, if there was one.
     """
 
     kind: OutcomeKind
@@ -56,6 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_ms: int | None = None
     later_after_ms: int | None = None
     max_message_chars: int = MAX_MESSAGE_CHARS
+    took_ms: int | None = None
 
 
 class Nack(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +75,11 @@ class Nack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """The last outcome that was not done, as the store keeps it between two attempts. Times are in ms."""
+    """The last outcome that was not done, as the store keeps it between two attempts. Times are in ms.
+
+    Fields are only ever added at the end, with a default: a daemon of another version on the same store takes the
+    default for those that are missing, and passes over those that it does not know.
+    """
 
     failures: int
     """The number of failures so far. Busy answers do not count."""
@@ -89,6 +95,16 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     """
     attempt: int
     """The attempt that had this outcome. Later attempts, whose outcomes are unknown, lost their leases."""
+    took_ms: int | None = None
+    """How long the call took; None if there was none, or if that is not known."""
+    earlier: PastFailures = ()
+    """The failures before this one that are kept."""
+
+    @property
+    def all(self) -> PastFailures:
+        """This failure and those before it that are kept, the oldest first."""
+        last = PastFailure(self.attempt, self.at, self.reason, self.status, self.took_ms, self.message)
+        return (*self.earlier, last) if self.reason else self.earlier
 
 
 class SettleTarget(StrEnum):
@@ -124,17 +140,34 @@ def judge(
     now: int,
     policy: Policy,
     random: float,
+    *,
+    keep: int = MAX_FAILURES,
 ) -> Verdict:
     """Return the verdict on `task` after the `outcome` of its `attempt` at `now` (ms).
 
     `last` is its last failure, None if there was none; `policy` is its topic's; `random` in [0, 1) is for the jitter.
+    So many failures are kept as `keep` says.
     """
     last = last or NO_FAILURE
+    verdict = _judge(task, attempt, last, outcome, now, policy, random)
+    failure = verdict.failure
+    if failure is None:
+        return verdict
+    failure = msgspec.structs.replace(failure, earlier=keep_last((*last.all, *failure.earlier), keep))
+    return msgspec.structs.replace(verdict, failure=failure)
+
+
+def _judge(
+    task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, policy: Policy, random: float
+) -> Verdict:
+    """Return the verdict as `judge` does, but without the failures before it."""
     match outcome.kind:
         case OutcomeKind.DONE:
             return Verdict(SettleTarget.DONE, now)
         case OutcomeKind.GONE:
-            failure = Failure(last.failures + 1, "gone", outcome.status, _shorten(outcome.message), now, None, attempt)
+            message = _shorten(outcome.message)
+            took_ms = outcome.took_ms
+            failure = Failure(last.failures + 1, "gone", outcome.status, message, now, None, attempt, took_ms)
             return Verdict(SettleTarget.DEAD, now, failure)
         case OutcomeKind.BUSY:
             return _judge_busy(task, attempt, last, outcome, now, policy, random)
@@ -156,13 +189,33 @@ def nack_of(outcome: Outcome) -> Nack:
 
 
 def judge_nack(
-    task: Task, attempt: int, last: Failure | None, nack: Nack, now: int, policy: Policy, random: float
+    task: Task,
+    attempt: int,
+    last: Failure | None,
+    nack: Nack,
+    now: int,
+    policy: Policy,
+    random: float,
+    *,
+    keep: int = MAX_FAILURES,
 ) -> Verdict:
-    """Return the verdict on `task` whose consumer could not do it in its `attempt`; the rest as for `judge`."""
+    """Return the verdict on `task` whose consumer could not do it in its `attempt`; the rest as for `judge`.
+
+    Nobody knows how long the consumer took.
+    """
     message = nack.message or "its consumer could not do it"
     if nack.is_final:
-        failures = (last or NO_FAILURE).failures + 1
-        failure = Failure(failures, "rejected", None, _shorten(message, MAX_NACK_CHARS), now, None, attempt)
+        last = last or NO_FAILURE
+        failure = Failure(
+            last.failures + 1,
+            "rejected",
+            None,
+            _shorten(message, MAX_NACK_CHARS),
+            now,
+            None,
+            attempt,
+            earlier=keep_last(last.all, keep),
+        )
         return Verdict(SettleTarget.DEAD, now, failure)
     outcome = Outcome(
         kind=OutcomeKind.BUSY if nack.is_busy else OutcomeKind.FAILED,
@@ -171,29 +224,31 @@ def judge_nack(
         later_after_ms=nack.delay_ms,
         max_message_chars=MAX_NACK_CHARS,
     )
-    return judge(task, attempt, last, outcome, now, policy, random)
+    return judge(task, attempt, last, outcome, now, policy, random, keep=keep)
 
 
 def _judge_busy(
     task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, policy: Policy, random: float
 ) -> Verdict:
-    message = _shorten(outcome.message, outcome.max_message_chars)
+    message, took_ms = _shorten(outcome.message, outcome.max_message_chars), outcome.took_ms
     own_pause_ms = outcome.later_after_ms
     if own_pause_ms is not None:
         own_pause_ms = max(own_pause_ms, MIN_BUSY_PAUSE_MS)
-        failure = Failure(last.failures, outcome.reason, outcome.status, message, now, now + own_pause_ms, attempt)
+        failure = Failure(
+            last.failures, outcome.reason, outcome.status, message, now, now + own_pause_ms, attempt, took_ms
+        )
         return _retry_unless_expired(task, failure, own_pause_ms)
     since = last.busy_since
     busy_since = now if since is None or since > last.at else min(since, now)
     if now - busy_since >= MAX_BUSY_MS:
         message = _shorten(f"busy for a day, the last: {message}", outcome.max_message_chars)
-        failure = Failure(last.failures, "busy", outcome.status, message, now, busy_since, attempt)
+        failure = Failure(last.failures, "busy", outcome.status, message, now, busy_since, attempt, took_ms)
         return Verdict(SettleTarget.DEAD, now, failure)
     requested_ms = outcome.retry_after_ms
     pause_ms = (
         policy.retry_pause_ms(1, random) if requested_ms is None else min(max(requested_ms, MIN_BUSY_PAUSE_MS), DAY_MS)
     )
-    failure = Failure(last.failures, outcome.reason, outcome.status, message, now, busy_since, attempt)
+    failure = Failure(last.failures, outcome.reason, outcome.status, message, now, busy_since, attempt, took_ms)
     return _retry_unless_expired(task, failure, pause_ms)
 
 
@@ -205,9 +260,9 @@ def _judge_failed(
         count = "1 failure" if failures == 1 else f"{failures} failures, the last"
         message = _shorten(f"{count}: {message}", outcome.max_message_chars)
         reason = "address" if outcome.reason == "address" else "exhausted"  # more retries would not have helped
-        failure = Failure(failures, reason, outcome.status, message, now, None, attempt)
+        failure = Failure(failures, reason, outcome.status, message, now, None, attempt, outcome.took_ms)
         return Verdict(SettleTarget.DEAD, now, failure)
-    failure = Failure(failures, outcome.reason, outcome.status, message, now, None, attempt)
+    failure = Failure(failures, outcome.reason, outcome.status, message, now, None, attempt, outcome.took_ms)
     own_pause_ms = outcome.later_after_ms
     pause_ms = policy.retry_pause_ms(failures, random) if own_pause_ms is None else own_pause_ms
     return _retry_unless_expired(task, failure, pause_ms)
@@ -219,7 +274,9 @@ def _retry_unless_expired(task: Task, failure: Failure, pause_ms: int) -> Verdic
     return Verdict(SettleTarget.ERROR, failure.at + max(pause_ms, MIN_PAUSE_MS), failure)
 
 
-def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int, max_claims: int = 0) -> Verdict | None:
+def judge_unsent(
+    task: Task, attempt: int, last: Failure | None, now: int, max_claims: int = 0, keep: int = MAX_FAILURES
+) -> Verdict | None:
     """Return the verdict on a claimed task that must not be sent, or None if it may be sent.
 
     It is judged after the claim, so that only the holder of its lease can give it up. With `max_claims`, that many
@@ -227,24 +284,25 @@ def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int, max_c
     """
     last = last or NO_FAILURE
     if is_expired(task, now):
-        return Verdict(SettleTarget.DEAD, now, expiry_failure(last, now, attempt))
+        return Verdict(SettleTarget.DEAD, now, expiry_failure(last, now, attempt, keep))
     if max_claims:
         if attempt <= max_claims:
             return None
         times = "once" if attempt == 2 else f"{attempt - 1} times"
-        failure = _final_failure(last, attempt, now, "lost", f"it was claimed {times}, and never done")
+        failure = _final_failure(last, attempt, now, "lost", f"it was claimed {times}, and never done", keep)
         return Verdict(SettleTarget.DEAD, now, failure)
     lost_leases = attempt - 1 - last.attempt
     if lost_leases > MAX_LOST_LEASES:
-        failure = _final_failure(last, attempt, now, "lost", f"{lost_leases} leases were lost in a row")
+        failure = _final_failure(last, attempt, now, "lost", f"{lost_leases} leases were lost in a row", keep)
         return Verdict(SettleTarget.DEAD, now, failure)
     return None
 
 
-def judge_uncallable(attempt: int, last: Failure | None, now: int) -> Verdict:
+def judge_uncallable(attempt: int, last: Failure | None, now: int, keep: int = MAX_FAILURES) -> Verdict:
     """Return the verdict on a task without a callback in a topic whose tasks are delivered: dead, to be seen."""
     message = "it has no callback, and its topic's tasks are delivered (deliver push)"
-    return Verdict(SettleTarget.DEAD, now, _final_failure(last or NO_FAILURE, attempt, now, "no callback", message))
+    failure = _final_failure(last or NO_FAILURE, attempt, now, "no callback", message, keep)
+    return Verdict(SettleTarget.DEAD, now, failure)
 
 
 def judge_unreadable(attempt: int, error: UnreadableBody, now: int) -> Verdict:
@@ -257,18 +315,21 @@ def is_expired(task: Task, now: int) -> bool:
     return task.expires_at is not None and now >= task.expires_at
 
 
-def expiry_failure(last: Failure | None, now: int, attempt: int | None = None) -> Failure:
+def expiry_failure(last: Failure | None, now: int, attempt: int | None = None, keep: int = MAX_FAILURES) -> Failure:
     """Return the failure of a task whose ttl ended before it was done.
 
     `last` is its failure before that; `attempt` is the one that came too late (None: there was none after `last`).
     """
     last = last or NO_FAILURE
     made = last.attempt if attempt is None else attempt
-    return _final_failure(last, made, now, "expired", "its ttl ended before it was done")
+    return _final_failure(last, made, now, "expired", "its ttl ended before it was done", keep)
 
 
-def _final_failure(last: Failure, attempt: int, now: int, reason: str, message: str) -> Failure:
-    return Failure(last.failures, reason, last.status, _shorten(message), now, None, attempt)
+def _final_failure(
+    last: Failure, attempt: int, now: int, reason: str, message: str, keep: int = MAX_FAILURES
+) -> Failure:
+    earlier = keep_last(last.all, keep)
+    return Failure(last.failures, reason, last.status, _shorten(message), now, None, attempt, earlier=earlier)
 
 
 def _shorten(message: str, limit: int = MAX_MESSAGE_CHARS) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from later.core.clock import rfc3339
 from later.core.errors import UnreadableBody
+from later.core.past_failures import PastFailure, PastFailures
 from later.core.trace_context import TRACEPARENT, find_traceparent, format_traceparent, parse_traceparent
 
 BODY_VERSION = 1
@@ -40,7 +41,8 @@ class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A task's death in the topic `topic`, from which it moved to that topic's dead-letter topic.
 
     `reason`, `status` and `message` are those of its last failure there, at `at` (ms), after so many `attempts`.
-    `ttl_ms` is the ttl that it had there; None: it had none.
+    `ttl_ms` is the ttl that it had there; None: it had none. `took_ms` and `earlier` are those of its last failure.
+    Fields are only ever added at the end, with a default, as to a `Failure`.
     """
 
     topic: str
@@ -50,6 +52,14 @@ class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at: int
     attempts: int
     ttl_ms: int | None
+    took_ms: int | None = None
+    earlier: PastFailures = ()
+
+    @property
+    def failures(self) -> PastFailures:
+        """The failures of which it died, the oldest first."""
+        last = PastFailure(self.attempts, self.at, self.reason, self.status, self.took_ms, self.message)
+        return (*self.earlier, last)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -44,6 +44,17 @@ class LastErrorView(msgspec.Struct, frozen=True, kw_only=True):
     at: str
 
 
+class FailureView(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt of a task that was not done. `took_ms` is None if no call was made, or if that is not known."""
+
+    attempt: int
+    at: str
+    reason: str
+    status: int | None
+    took_ms: int | None
+    message: str
+
+
 class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     """The death of a task in another topic, from which it moved to its present one."""
 
@@ -79,18 +90,28 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     context: list[str] | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET
     dead_letter: DeadLetterView | UnsetType = UNSET
+    failures: list[FailureView] | UnsetType = UNSET
 
 
 def task_view(record: StoredRecord) -> TaskView:
     """Return the view of a task for a query's answer."""
+    view = listed_view(record)
+    if view.last_error is None:
+        return view
+    return msgspec.structs.replace(view, failures=failure_views(record.failure, record.task))
+
+
+def listed_view(record: StoredRecord) -> TaskView:
+    """Return the view of a task in a listing: without its failures but the last."""
     return _view(record, record.state, record.due_at, record.failure)
 
 
 def ended_view(record: StoredRecord, verdict: Verdict) -> TaskView:
     """Return the view of a task as it ends by a verdict: dead, as a query answers it then, or done."""
-    view = _view(record, DEAD, verdict.at, verdict.failure or record.failure)
+    failure = verdict.failure or record.failure
+    view = _view(record, DEAD, verdict.at, failure)
     if verdict.target is SettleTarget.DEAD:
-        return view
+        return msgspec.structs.replace(view, failures=failure_views(failure, record.task))
     return msgspec.structs.replace(view, state=DONE, done_at=view.died_at, died_at=UNSET, last_error=None)
 
 
@@ -143,6 +164,28 @@ def last_error_view(failure: Failure | None, task: Task | None) -> LastErrorView
     if last is None:
         return None
     return LastErrorView(reason=last.reason, status=last.status, message=last.message, at=rfc3339(last.at))
+
+
+def failure_views(failure: Failure | None, task: Task | UnreadableBody | None) -> list[FailureView] | UnsetType:
+    """Return views of the failures of a task that are kept, the oldest first; UNSET if no attempt has failed.
+
+    In a dead-letter topic they are those of which it died, until it fails there.
+    """
+    failures = () if failure is None else failure.all
+    if failure is None and isinstance(task, Task) and task.death is not None:
+        failures = task.death.failures
+    views = [
+        FailureView(
+            attempt=past.attempt,
+            at=rfc3339(past.at),
+            reason=past.reason,
+            status=past.status,
+            took_ms=past.took_ms,
+            message=past.message,
+        )
+        for past in failures
+    ]
+    return views or UNSET
 
 
 def dead_letter_view(task: Task) -> DeadLetterView | UnsetType:

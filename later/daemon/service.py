@@ -93,6 +93,7 @@ class Service:
             self.write_admission_limits if config.runs_api else None,
             count_follow_ups=metrics.count_follow_ups,
             moves_clock=config.moves_clock,
+            keep_failures=config.keep_failures,
         )
         self._descriptors = raise_descriptor_limit()
         self._guard = build_guard(config)

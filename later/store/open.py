@@ -8,6 +8,7 @@ from functools import partial
 
 from later.core.clock import Clock, StoreTime
 from later.core.errors import StoreEmpty
+from later.core.past_failures import MAX_FAILURES
 from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.audit_trail import AuditTrail
 from later.store.bulk_jobs import BulkJobs
@@ -81,6 +82,8 @@ class Store:
     schedules: Schedules
     scanner: Scanner
     doctor: Doctor
+    keep_failures: int
+    """The failures that are kept of a task, with the last one."""
 
     async def aclose(self) -> None:
         await self.client.aclose()
@@ -93,6 +96,7 @@ def build_store(
     policy: Policy,
     instance: str = "",
     count_follow_ups: Callable[[str, int], None] = lambda field, count: None,
+    keep_failures: int = MAX_FAILURES,
 ) -> Store:
     """Build all parts on one client.
 
@@ -113,6 +117,7 @@ def build_store(
         follow_ups=follow_ups,
         policies=policies,
         due_notices=due_notices,
+        keep_failures=keep_failures,
     )
     time = StoreTime(clock, partial(client.execute_timed, "time", []))
     stats, topic_index, dead_letters = Stats(client, keys), TopicIndex(client, keys), DeadLetters(client, keys)
@@ -150,6 +155,7 @@ def build_store(
         schedules=Schedules(client, keys),
         scanner=Scanner(client, keys),
         doctor=Doctor(client, keys),
+        keep_failures=keep_failures,
     )
 
 
@@ -164,6 +170,7 @@ def connect_store(
     *,
     count_follow_ups: Callable[[str, int], None] = lambda field, count: None,
     moves_clock: bool = False,
+    keep_failures: int = MAX_FAILURES,
 ) -> Store:
     """Return a store that is checked, and that need not be running yet.
 
@@ -181,7 +188,7 @@ def connect_store(
 
     redis = connect(settings.url, clock, settings.timeout_s)
     client = StoreClient(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)
-    return build_store(client, clock, Keys(settings.prefix, shards), policy, instance, count_follow_ups)
+    return build_store(client, clock, Keys(settings.prefix, shards), policy, instance, count_follow_ups, keep_failures)
 
 
 async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int) -> Store:

@@ -69,10 +69,12 @@ class Pulls:
         follow_ups: FollowUps,
         policies: PolicyBook,
         due_notices: DueNotices,
+        keep_failures: int,
     ) -> None:
         self._client = client
         self._keys = keys
         self._tasks = tasks
+        self._keep_failures = keep_failures
         self._lookup = lookup
         self._dead_letter_topics = dead_letter_topics
         self._follow_ups = follow_ups
@@ -175,7 +177,9 @@ class Pulls:
                 continue
             policy, failure = policies.for_topic(lease.topic), record.failure
             if isinstance(record.task, Task):
-                verdict = judge_nack(record.task, record.attempts, failure, nack, now, policy, random())
+                verdict = judge_nack(
+                    record.task, record.attempts, failure, nack, now, policy, random(), keep=self._keep_failures
+                )
                 verdict = move_dead(verdict, record.task, policies)
             else:
                 verdict = judge_unreadable(record.attempts, record.task, now)
@@ -351,7 +355,7 @@ class Pulls:
         for claim in sorted(claims, key=lambda claim: (claim.due_at, claim.packed)):
             task, attempt, failure = claim.task, claim.attempt, claim.failure
             verdict = (
-                judge_unsent(task, attempt, failure, now, demand.topic.max_claims)
+                judge_unsent(task, attempt, failure, now, demand.topic.max_claims, self._keep_failures)
                 if isinstance(task, Task)
                 else judge_unreadable(attempt, task, now)
             )

@@ -44,7 +44,7 @@ from later.core.policy_scopes import (
     topic_scope,
 )
 from later.core.task import new_id
-from later.core.task_view import DEAD, last_error_view, task_view
+from later.core.task_view import DEAD, failure_views, last_error_view, listed_view, task_view
 from later.core.validation import MAX_AHEAD_MS, check_namespace, format_value, parse_time, parse_topic, refusal
 from later.testing.virtual_delivery import LEASE_EXTRA_MS
 from later.testing.virtual_schedules import VirtualSchedules
@@ -178,7 +178,7 @@ class VirtualApi:
             text = f'{death_fields[0]}: expected it with the state "dead", got {format_value(state)}'
             raise Refused(text, death_fields[0])
         tasks = self._select(topic, STATES[state], request)
-        return {"tasks": [task_view(task) for task in tasks], "cursor": None}
+        return {"tasks": [listed_view(task) for task in tasks], "cursor": None}
 
     def _redrive(self, body: bytes) -> object:
         request = parse_redrive_request(body)
@@ -255,7 +255,12 @@ class VirtualApi:
             origin_held_until=None if origin is None else self._store.holds.get((found.topic, origin)),
         )
         sentence, details = explain_task(facts, topic, now)
-        return {"sentence": sentence, **details, "last_error": last_error_view(found.failure, found.task)}
+        return {
+            "sentence": sentence,
+            **details,
+            "last_error": last_error_view(found.failure, found.task),
+            "last_failures": failure_views(found.failure, found.task) or [],
+        }
 
     def _topic_facts(self, name: str) -> TopicFacts:
         policies, now = self._store.policies, self.now()

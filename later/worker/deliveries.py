@@ -229,7 +229,7 @@ class DeliveryPool:
             if called is None:
                 return await self._leave_uncalled(claim, task)
             task = called
-        unsent = judge_unsent(task, claim.attempt, claim.failure, now.high)
+        unsent = judge_unsent(task, claim.attempt, claim.failure, now.high, keep=self._store.keep_failures)
         if unsent is not None:
             return unsent
         if claim.lease_end - now.high <= policy.timeout_ms:
@@ -245,8 +245,10 @@ class DeliveryPool:
             return PutBack(claim, clock.now().high + LOCAL_FAULT_PAUSE_MS, Held.FAULT)
         took_s = clock.monotonic() - started
         self._metrics.delivery_duration.observe(took_s)
+        took_ms = round(took_s * 1000)
+        if outcome.kind is not OutcomeKind.DONE:
+            outcome = msgspec.structs.replace(outcome, took_ms=took_ms)
         if delivery.origin is not None:
-            took_ms = int(took_s * 1000)
             self._origin_share.end_call(claim.topic, delivery.origin, took_ms, now.low + took_ms)
         return outcome
 
@@ -262,7 +264,8 @@ class DeliveryPool:
             if policy.deliver is PULL:
                 await self._store.permits.hold_paused([(claim.topic, claim.shard)])
             elif not task.callback and not policy.callback:
-                return judge_uncallable(claim.attempt, claim.failure, self._store.clock.now().high)
+                now = self._store.clock.now().high
+                return judge_uncallable(claim.attempt, claim.failure, now, self._store.keep_failures)
         except LaterError as error:
             log.debug("policies not read", id=claim.id, topic=claim.topic, reason=str(error))
         return PutBack(claim, claim.due_at)
@@ -324,7 +327,8 @@ class DeliveryPool:
                 reason=outcome.reason,
             )
         policy = self._store.policies.latest.for_topic(claim.topic)
-        return judge(task, claim.attempt, claim.failure, outcome, now, policy, self._random())
+        keep = self._store.keep_failures
+        return judge(task, claim.attempt, claim.failure, outcome, now, policy, self._random(), keep=keep)
 
     def _report_lost(self, delivery: _Delivery, error: Exception) -> None:
         """Report a fault that leaves a task until its lease ends."""

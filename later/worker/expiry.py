@@ -42,7 +42,7 @@ class Expirer:
         expired = await self._store.expiry.expired_tasks(now)
         if not expired:
             return TickResult(0, None)
-        deaths = [(task, expiry_failure(task.failure, now)) for task in expired]
+        deaths = [(task, expiry_failure(task.failure, now, keep=self._store.keep_failures)) for task in expired]
         policies = await self._store.policies.current()
         if policies.leave_tasks:
             results = await self._store.dead_letter_topics.expire(deaths, now, policies)

@@ -25,6 +25,7 @@ from later.api.server_connections import ServerConnections
 from later.core.address_guard import AddressGuard
 from later.core.clock import Clock, rfc3339
 from later.core.errors import LaterError, StoreDown
+from later.core.past_failures import MAX_FAILURES
 from later.core.policy import Policy
 from later.metrics import Exposition, Metrics
 from later.store.client import StoreClient
@@ -146,6 +147,7 @@ async def serve_api(
     connections: ServerConnections | None = None,
     clock: Clock | None = None,
     pages: Sequence[Route] = (),
+    keep_failures: int = MAX_FAILURES,
 ) -> AsyncIterator[ApiFixture]:
     """Serve the whole API, on an empty store, at a fixed time unless a clock is given."""
     redis = Redis.from_url(shared_server(), protocol=2, driver_info=None)
@@ -158,7 +160,14 @@ async def serve_api(
         timeout_s=10,
         observer=metrics.round_trip_observer,
     )
-    store = build_store(client, clock, keys, policy or Policy(), count_follow_ups=metrics.count_follow_ups)
+    store = build_store(
+        client,
+        clock,
+        keys,
+        policy or Policy(),
+        count_follow_ups=metrics.count_follow_ups,
+        keep_failures=keep_failures,
+    )
     await store.policies.read()
     wakes: list[int] = []
 

@@ -79,6 +79,7 @@ async def test_queries_lists_and_explanations_show_how_it_died(api: ApiFixture) 
     shown = await query(api, "a")
     assert (shown["topic"], shown["state"], shown["attempts"], shown["has_retry"]) == ("failed", "delay", 0, 0)
     assert (shown["last_error"]["reason"], shown["dead_letter"]["topic"]) == ("rejected", "jobs")
+    assert [failure["message"] for failure in shown.pop("failures")] == ["no such user"]
     assert await api.post("/list", {"topic": "failed", "state": "delay"}) == ok(tasks=[shown], cursor=None)
     assert await api.post("/list", {"topic": "jobs", "state": "dead"}) == ok(tasks=[], cursor=None)
     _, explained = await api.post("/explain", {"id": "a"})

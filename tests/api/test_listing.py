@@ -49,7 +49,9 @@ async def test_an_unknown_topic_gives_an_empty_page(api: ApiFixture) -> None:
 async def test_tasks_are_shown_as_a_query_shows_them(api: ApiFixture, state: str) -> None:
     await put_task(api, state, "a")
     tasks, cursor = await list_page(api, state=state)
-    assert (tasks, cursor) == ([(await api.post("/query", {"id": "a"}))[1]], None)
+    queried = (await api.post("/query", {"id": "a"}))[1]
+    queried.pop("failures", None)
+    assert (tasks, cursor) == ([queried], None)
     assert tasks[0]["state"] == state
     for other in {*STATES} - {state}:
         assert await list_ids(api, state=other) == []

@@ -679,7 +679,7 @@ ENDED_FIELDS = {
 @case
 async def a_topic_gets_a_task_for_each_dead_one_of_another(world: World) -> None:
     content = await _end(world, "on_dead", Dead("no such order"))
-    assert content.keys() == ENDED_FIELDS | {"died_at"}
+    assert content.keys() == ENDED_FIELDS | {"died_at", "failures"}
     assert (content["id"], content["topic"], content["state"], content["attempts"]) == (
         world.id("a"), world.topic(), "dead", 1,
     )  # fmt: skip

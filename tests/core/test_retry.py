@@ -173,7 +173,7 @@ class TestFailed:
         assert judge_outcome(FAILED, a_failure(3), attempt=4) == Verdict(
             SettleTarget.DEAD,
             NOW,
-            Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
+            Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4, earlier=a_failure(3).all),
         )
 
     def test_a_task_whose_address_was_refused_to_the_last_dies_of_that(self) -> None:
@@ -182,7 +182,16 @@ class TestFailed:
         assert judge_outcome(refused, a_failure(3), attempt=4) == Verdict(
             SettleTarget.DEAD,
             NOW,
-            Failure(4, "address", None, "4 failures, the last: it may not be called: private", NOW, None, 4),
+            Failure(
+                4,
+                "address",
+                None,
+                "4 failures, the last: it may not be called: private",
+                NOW,
+                None,
+                4,
+                earlier=a_failure(3).all,
+            ),
         )
 
     def test_a_task_without_retries_dies_of_its_one_failure(self) -> None:
@@ -255,10 +264,11 @@ class TestBusy:
         assert failure_in(judge_outcome(BUSY, last)).busy_since == since
 
     def test_busy_for_a_day_is_dead(self) -> None:
+        earlier = a_failure(2).all
         assert judge_outcome(BUSY, a_failure(2, busy_since=NOW - DAY_MS), attempt=9) == Verdict(
             SettleTarget.DEAD,
             NOW,
-            Failure(2, "busy", 503, "busy for a day, the last: answered 503", NOW, NOW - DAY_MS, 9),
+            Failure(2, "busy", 503, "busy for a day, the last: answered 503", NOW, NOW - DAY_MS, 9, earlier=earlier),
         )
 
     def test_busy_for_a_millisecond_less_than_a_day_is_not_dead(self) -> None:
@@ -366,7 +376,8 @@ class TestAnyOutcome:
         random: float,
     ) -> None:
         failure = judge(task, attempt, last, outcome, now, policy, random).failure or NO_FAILURE
-        storable = msgspec.structs.replace(failure, reason="")  # reasons are words of ours
+        earlier = tuple(msgspec.structs.replace(past, reason="") for past in failure.earlier)
+        storable = msgspec.structs.replace(failure, reason="", earlier=earlier)  # reasons are words of ours
         assert decode_failure(encode_failure(storable)) == storable
 
     @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, RANDOM_NUMBERS)
@@ -468,7 +479,7 @@ class TestUnsent:
         assert judge_unsent(a_task(ttl=5), 3, last, NOW + 9_000) == Verdict(
             SettleTarget.DEAD,
             NOW + 9_000,
-            Failure(2, "expired", 500, "its ttl ended before it was done", NOW + 9_000, None, 3),
+            Failure(2, "expired", 500, "its ttl ended before it was done", NOW + 9_000, None, 3, earlier=last.all),
         )
 
     @each_case("last", [None, a_failure(attempt=5), a_failure(busy_since=NOW - 9, attempt=40)])

@@ -22,6 +22,7 @@ from later.store.pulls import LeaseNack
 from later.store.types import Claim, Settlement, TaskRecord
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
+    FAILURE,
     LEASE_MS,
     PAUSED,
     ask,
@@ -166,7 +167,8 @@ class TestExpired:
         assert (contents.outcome, set(contents.attempts)) == ({}, {"unack"})
         task = (await find(store, "error")).task
         assert isinstance(task, Task)
-        assert task.death == Death("order", "expired", 500, "its ttl ended before it was done", SOON, 1, 5000)
+        message = "its ttl ended before it was done"
+        assert task.death == Death("order", "expired", 500, message, SOON, 1, 5000, None, FAILURE.all)
 
     async def test_a_task_that_has_changed_since_it_was_read_moves_the_next_time(
         self, store: StoreFixture, waiting: None, monkeypatch: pytest.MonkeyPatch

@@ -121,6 +121,27 @@ async def test_a_fault_of_ours_spends_no_retry_and_the_task_is_tried_a_minute_la
     assert await worker.is_gone(task)
 
 
+class SlowSender(FakeSender):
+    """A sender of calls that take 400 ms each on the clock of its worker."""
+
+    worker: ManualWorker
+
+    async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome:
+        outcome = await super().send(task, attempt, failures, now, policy)
+        self.worker.at += 400
+        return outcome
+
+
+async def test_a_failure_says_how_long_its_call_took_and_what_failed_before(store: StoreFixture) -> None:
+    await store.tasks.create([task := a_task()])
+    sender = SlowSender(FAILED, FAILED)
+    worker = sender.worker = ManualWorker(store, sender)
+    await worker.work_until(NOW + 15_000, step=1000)
+    failure = (await worker.find(task)).failure
+    assert failure is not None
+    assert [(past.attempt, past.took_ms) for past in failure.all] == [(1, 400), (2, 400)]
+
+
 class SenderWithoutDescriptors(FakeSender):
     """A sender whose machine has no descriptor left for the first three calls."""
 

@@ -176,10 +176,10 @@ async def test_a_fault_of_ours_in_a_verdict_leaves_that_task_alone_until_its_lea
     tasks = [a_task(content=content) for content in ("well", "odd")]
     worker = await a_worker_with(store, *tasks)
 
-    def crash(task: Task, *rest: Any) -> Verdict:
+    def crash(task: Task, *rest: Any, **options: Any) -> Verdict:
         if task.content == "odd":
             raise KeyError("a bug")
-        return judge(task, *rest)
+        return judge(task, *rest, **options)
 
     monkeypatch.setattr("later.worker.deliveries.judge", crash)
     await worker.work()
@@ -193,10 +193,10 @@ async def test_faults_of_ours_in_a_verdict_and_in_a_hold_free_each_slot_once(
     await store.tasks.create([a_task(content=content) for content in ("well", "odd")])
     worker = ManualWorker(store, FakeSender(busy(60_000), busy(60_000)))
 
-    def crash(task: Task, *rest: Any) -> Verdict:
+    def crash(task: Task, *rest: Any, **options: Any) -> Verdict:
         if task.content == "odd":
             raise KeyError("a bug")
-        return judge(task, *rest)
+        return judge(task, *rest, **options)
 
     async def crash_too(*arguments: Any) -> None:
         raise KeyError("another bug")

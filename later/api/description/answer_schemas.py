@@ -169,6 +169,7 @@ def _explanation_schema(lateness: Schema) -> Schema:
         origin_held_until=nullable(TIME),
         expires_at=nullable(TIME),
         last_error=nullable(reference("LastErrorView")),
+        last_failures=array(reference("FailureView")),
     )
 
 

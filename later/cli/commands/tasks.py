@@ -32,6 +32,8 @@ from later.client.http import ApiClient
 from later.core.errors import CallFailed, LaterError
 from later.core.if_exists import IfExists
 
+FAILURES = ("failures", "last_failures")
+"""Fields of answers that are lists of failures. (In an explanation, `failures` is their number.)"""
 REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 """Statuses of an answer that concern one task only: the command continues with the next one."""
 
@@ -293,9 +295,24 @@ def _print_deletion(answer: Mapping[str, Any]) -> None:
 
 
 def _print_fields(fields: Mapping[str, Any]) -> None:
-    """Print one line per field, and a blank line."""
+    """Print one line per field, of failures one for each, and a blank line."""
     width = max(13, *map(len, fields))
     for name, value in fields.items():
         if value is not None:
-            print(f"{printable(name):<{width}} {printable(value if isinstance(value, str) else json.dumps(value))}")
+            for number, line in enumerate(_lines(name, value)):
+                print(f"{printable('' if number else name):<{width}} {printable(line)}")
     print()
+
+
+def _lines(name: str, value: Any) -> list[str]:
+    """Return the lines of a field."""
+    if name in FAILURES and isinstance(value, list):
+        return [_failure_line(failure) for failure in value if isinstance(failure, dict)]
+    return [value if isinstance(value, str) else json.dumps(value)]
+
+
+def _failure_line(failure: Mapping[str, Any]) -> str:
+    status, took_ms = failure.get("status"), failure.get("took_ms")
+    what = str(failure.get("reason")) if status is None else f"{failure.get('reason')} {status}"
+    after = "" if took_ms is None else f" after {took_ms} ms"
+    return f"attempt {failure.get('attempt')} at {failure.get('at')}: {what}{after}: {failure.get('message')}"
