@@ -73,6 +73,7 @@ class Config:
     shards: int
     prefix: str
     store_timeout_ms: int
+    history: bool
     http_client: str
     proxy: str | None = field(repr=False)  # it may contain a password
     guard: str

@@ -159,6 +159,8 @@ OPTIONS = (
     _policy_option("remember", duration(0), "7d"),
     Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE_COMMANDS,
            "How long to wait for the store's answer."),
+    Option("history", "history", switch, "on", DAEMON_COMMANDS - {DEV},
+           "Keep in the store what happened in each ten seconds of two hours, and each five minutes of eight days."),
     Option("http-client", "http_client", choice("own", "aiohttp"), "own", WORKER_COMMANDS,
            "HTTP client of the deliveries: later's own, or aiohttp's, which is slower, as a way around a fault."),
     Option("proxy", "proxy", proxy_url, "none", WORKER_COMMANDS | {"check"},

@@ -74,6 +74,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "prefix": (("a", "a"), ("x:y", "x:y"), ("z" * 64, "z" * 64)),
     "remember": (("0", 0), ("1d", 86_400_000), ("0.0001", 1)),
     "store-timeout": (("0.1", 100), ("60", 60_000), ("5s", 5000)),
+    "history": (("on", True), ("off", False), ("on", True)),
     "http-client": (("aiohttp", "aiohttp"), ("aiohttp", "aiohttp"), ("aiohttp", "aiohttp")),
     "proxy": (
         ("http://a:1", "http://a:1"),
@@ -179,7 +180,7 @@ def test_the_defaults_are_as_documented() -> None:
             default_delay_ms=0, max_delay_ms=0, delay_mode=DelayMode.HONOR, delays=True, ttl_ms=0, ack=Ack.AUTO,
             rate=0.0, concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000, remember_ms=7 * 86_400_000,
         ),
-        shards=1, prefix="later", store_timeout_ms=2000, http_client="own", proxy=None,
+        shards=1, prefix="later", store_timeout_ms=2000, history=True, http_client="own", proxy=None,
         ca=None, receivers={},
         signing_key=None, guard="auto", guard_allow=frozenset(), guard_deny=frozenset(), https_only=False,
         drain_ms=30_000,

@@ -268,7 +268,11 @@ class BatchHandlers:
         errors = count_errors(others, created)
         conflicts = sum(isinstance(answer, Conflict) for answer in others)
         existing = len(answers) - errors.refused - errors.failed - conflicts - created
-        self._metrics.tasks_created.inc(created)
+        self._metrics.count_created(
+            task.topic
+            for task, answer in zip(tasks, answers, strict=True)
+            if answer is True and not isinstance(task, Refused)
+        )
         self._metrics.tasks_duplicate.inc(existing + conflicts)
         self._metrics.tasks_refused.inc(errors.refused)
         return BatchCreateResponse(

@@ -167,14 +167,18 @@ class LeaseHandlers:
         now = await self._store.time.now()
         answers = await self._store.pulls.ack(leases, now.high)
         self._metrics.consumers.acked.inc(answers.count(True))
+        for lease, answer in zip(leases, answers, strict=True):
+            if answer is True:
+                self._metrics.activity.count_consumed(lease.topic, "done")
         return answers
 
     async def _nack_group(self, nacks: Sequence[LeaseNack]) -> Sequence[bool | LaterError]:
         policies, now = await self._store.policies.current(), await self._store.time.now()
         verdicts = await self._store.pulls.nack(nacks, policies, now.high, self._random)
-        for (lease, _), verdict in zip(nacks, verdicts, strict=True):
+        for (lease, nack), verdict in zip(nacks, verdicts, strict=True):
             if isinstance(verdict, Verdict):
                 self._metrics.consumers.nacked.inc()
+                self._metrics.activity.count_consumed(lease.topic, "busy" if nack.is_busy else "failed")
                 if verdict.target is SettleTarget.ERROR:
                     self._metrics.retries.inc()
                 else:
@@ -229,7 +233,7 @@ def report_death(metrics: Metrics, id: str, topic: str, verdict: Verdict) -> Non
     """Count and log a task that died in the hands of its consumers."""
     failure = verdict.failure
     assert failure is not None  # a death has its reason
-    metrics.topic_dead.inc(topic, failure.reason)
+    metrics.count_death(topic, failure.reason)
     reason, message = failure.reason, failure.message
     moved_to = {} if verdict.moved is None else {"moved_to": verdict.moved.topic}
     log.warning("task dead", id=id, topic=topic, attempt=failure.attempt, reason=reason, message=message, **moved_to)

@@ -20,7 +20,7 @@ async def create_tasks(store: Store, metrics: Metrics, signals: DueSignals, task
     """Store tasks, count them, and signal the new ones. Raises StoreDown: whether anything was stored is not known."""
     results = await store.tasks.create(tasks)
     if created := [task for task, result in zip(tasks, results, strict=True) if result is True]:
-        metrics.tasks_created.inc(len(created))
+        metrics.count_created([task.topic for task in created])
         signals.tasks_created(created)
     if len(created) < len(results):
         metrics.tasks_duplicate.inc(sum(isinstance(result, ExistingTask) for result in results))
@@ -32,7 +32,9 @@ async def carry_out_counted(
 ) -> list[Result]:
     """Carry out creates, and count them. Raises StoreDown: whether anything was stored is not known."""
     results = await carry_out(store, signals, creations)
-    metrics.tasks_created.inc(sum(result is True for result in results))
+    metrics.count_created(
+        task_of(creation).topic for creation, result in zip(creations, results, strict=True) if result is True
+    )
     metrics.tasks_duplicate.inc(sum(isinstance(result, ExistingTask | UpdatedTask | Conflict) for result in results))
     return results
 

@@ -52,6 +52,7 @@ from later.store.open import connect_store
 from later.store.schema import Execute
 from later.store.settings import StoreSettings
 from later.store.shared_read import JointRead
+from later.worker.history_recorder import RECORD_EVERY_MS, HistoryRecorder
 from later.worker.ticker import Ticker, TickResult, start_tickers
 from later.worker.worker import Worker
 
@@ -107,7 +108,11 @@ class Service:
         )
         self._worker = self._build_worker() if config.runs_worker else None
         self._worker_started = False
-        self.census = SharedCensus(self._store, Census(self._store, metrics))
+        sample = None if self._worker is None else self._worker.deliveries.sampler.sample
+        keeps_history = config.history and not config.moves_clock  # each move shortens the life of each key with one
+        self._history = HistoryRecorder(self._store, metrics, sample) if keeps_history else None
+        record_census = None if self._history is None else self._history.record_census
+        self.census = SharedCensus(self._store, Census(self._store, metrics), record_census)
         self.store_metrics = StoreMetrics(self.census, metrics)
         self._next_loop_measure: float | None = None
         """When (s, monotonic) the event loop should run `measure_event_loop` next."""
@@ -152,6 +157,8 @@ class Service:
             audit_ticker = build("audit", self.write_audit_events, AUDIT_EVERY_MS)
             self._store.audit_trail.on_record = audit_ticker.wake
             tickers.append(audit_ticker)
+        if self._history is not None:
+            tickers.append(build("history", self._history.tick, RECORD_EVERY_MS))
         if self._config.runs_worker:
             tickers.append(build("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS))
         if self.http_server.authorization.reads_keys:
@@ -272,6 +279,8 @@ class Service:
             stack.push_async_callback(self._store.aclose)
             stack.push_async_callback(self.remove_heartbeat)
             stack.push_async_callback(self._store.audit_trail.flush_or_log)
+            if self._history is not None:
+                stack.push_async_callback(self._history.write_last)
             stack.push_async_callback(self.cancel_tickers)
             stack.push_async_callback(self.census.stop)
             await wait_for_all(self.stop_worker(), self.http_server.close(notice_s))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -31,9 +31,13 @@ RENEW_S = 10.0
 class SharedCensus:
     """The latest snapshot that this process knows, and what renews it."""
 
-    def __init__(self, store: Store, census: Census) -> None:
+    def __init__(
+        self, store: Store, census: Census, record: Callable[[Snapshot], Awaitable[None]] | None = None
+    ) -> None:
+        """`record` is called with each snapshot that this process has counted for all."""
         self._store = store
         self._census = census
+        self._record = record
         self._started_at = store.clock.monotonic()
         self._update: asyncio.Task[None] | None = None
         self.latest: Snapshot | None = None
@@ -127,7 +131,11 @@ class SharedCensus:
             counting.cancel()
             await self._ignore_errors(self._store.snapshots.release_lock(token))
             raise
-        await self._ignore_errors(self._store.snapshots.publish(token, snapshot))
+        await self._ignore_errors(self._publish(token, snapshot))
+
+    async def _publish(self, token: str, snapshot: Snapshot) -> None:
+        if await self._store.snapshots.publish(token, snapshot) and self._record is not None:
+            await self._record(snapshot)
 
     async def _ignore_errors(self, write: Coroutine[None, None, Any]) -> None:
         """Wait for a write without which this instance counts for itself, and others begin to count later."""

@@ -32,6 +32,7 @@ from later.store.schema import stored_shards
 from later.store.settings import StoreSettings
 from later.store.shared_read import JointRead
 from later.worker.firing import FIRING_EVERY_MS, ScheduleFirer
+from later.worker.history_recorder import RECORD_EVERY_MS, HistoryRecorder
 from later.worker.ticker import Ticker, TickFunction, TickResult, start_tickers
 from later.worker.upkeep import Upkeep
 
@@ -116,7 +117,12 @@ class LocalDaemon:
         self._heartbeat_ticker = self._build_ticker("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS)
         audit_ticker = self._build_ticker("audit", self.write_audit_events, AUDIT_EVERY_MS)
         store.audit_trail.on_record = audit_ticker.wake
-        self._tickers = [self._build_ticker("refresh", self.refresh, REFRESH_EVERY_MS), audit_ticker]
+        self._history = HistoryRecorder(store, self._metrics)
+        self._tickers = [
+            self._build_ticker("refresh", self.refresh, REFRESH_EVERY_MS),
+            audit_ticker,
+            self._build_ticker("history", self._history.tick, RECORD_EVERY_MS),
+        ]
         self._claimed_topics: dict[str, None] = {}
 
     def _build_ticker(self, name: str, tick: TickFunction, interval_ms: int) -> Ticker:
@@ -136,6 +142,7 @@ class LocalDaemon:
             stack.push_async_callback(self.store.aclose)
             stack.push_async_callback(self._remove_heartbeat)
             stack.push_async_callback(self.store.audit_trail.flush_or_log)
+            stack.push_async_callback(self._history.write_last)
             for ticker in self._tickers:
                 stack.push_async_callback(ticker.cancel)
             stack.push_async_callback(self._upkeep.stop)

@@ -19,14 +19,14 @@ class PlainCounter(Collector):
     def __init__(self, name: str, documentation: str, *, registry: CollectorRegistry) -> None:
         self._name = name
         self._documentation = documentation
-        self._count = 0
+        self.count = 0
         registry.register(self)
 
     def inc(self, count: int = 1) -> None:
-        self._count += count
+        self.count += count
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        yield CounterMetricFamily(self._name, self._documentation, value=self._count)
+        yield CounterMetricFamily(self._name, self._documentation, value=self.count)
 
 
 class Durations:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter as TopicCounts
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from prometheus_client import (
@@ -31,6 +32,7 @@ from later.metrics.labels import (
 )
 from later.metrics.samples import CollectorChain, Exposition, MetricSamples, SampleCollector, encode, samples_of
 from later.metrics.store_gauges import StoreGauges
+from later.metrics.topic_activity import TopicActivity
 from later.metrics.topic_labels import TopicCounter, TopicLabels, TotalCounter
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client's; each counter would be two series
@@ -161,7 +163,8 @@ class Metrics:
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
         self.process_kills = counter("later_process_kills", "Processes that were killed because they did not answer.")
         # fmt: on
-        self.requests, self.firings, self.consumers = (
+        self.activity, self.requests, self.firings, self.consumers = (
+            TopicActivity(),
             RequestMetrics(own),
             FiringMetrics(own),
             ConsumerMetrics(own, self._by_topic, self.topics),
@@ -203,6 +206,20 @@ class Metrics:
     def round_trip_observer(self, verb: str) -> Callable[[float], None]:
         """Return an observer of the round trips of a verb; it takes the seconds of each."""
         return self.store_round_trips.labels(verb).observe
+
+    def count_created(self, topics: Iterable[str]) -> None:
+        """Count tasks that were created, by the topic of each."""
+        for topic, number in TopicCounts(topics).items():
+            self.tasks_created.inc(number)
+            self.activity.count(topic, "created", number)
+
+    def count_deliveries(self, topic: str, outcome: str, number: int) -> None:
+        self.deliveries.inc(topic, outcome, number)
+        self.activity.count(topic, outcome, number)
+
+    def count_death(self, topic: str, reason: str) -> None:
+        self.topic_dead.inc(topic, reason)
+        self.activity.count(topic, "dead")
 
     def count_delivery_failure(self, topic: str, reason: str, status: int | None) -> None:
         self.delivery_failures.inc(topic, failure_code(reason, status))

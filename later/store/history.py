@@ -35,6 +35,8 @@ from later.store.scripts import Argument, Command
 MAX_DELIVERIES = 2000
 """Sampled deliveries that the store keeps."""
 DELIVERIES_KEPT_MS = DAY_MS
+DUE_COUNTED = b"2"
+"""The value of the field '' of a slot's topics if due tasks were counted."""
 SLICE = 60
 """Slots read in one round trip, which take the store and this process about a millisecond."""
 DELIVERIES_SLICE = 500
@@ -50,14 +52,15 @@ _decode_topics = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 class HistoryEntry:
     """An addition to a slot: what was counted, or how many of something there are, by the fields of `core/history`.
 
-    `topics` has the five counts of each topic, and `due_tasks` how many tasks of a topic are due. At most `MAX_TOPICS`
-    of both are written. `deliveries` are those of the sample, the oldest first.
+    `topics` has the five counts of each topic, and `due_tasks` how many tasks of a topic are due, of all topics that
+    have such tasks; None if nobody has counted them now. At most `MAX_TOPICS` of both are written. `deliveries` are
+    those of the sample, the oldest first.
     """
 
     counts: Fields = field(default_factory=dict)
     gauges: Fields = field(default_factory=dict)
     topics: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    due_tasks: Mapping[str, int] = field(default_factory=dict)
+    due_tasks: Mapping[str, int] | None = None
     deliveries: Sequence[SampledDelivery] = ()
 
 
@@ -95,6 +98,7 @@ class HistoryStore:
             *(max(life_ms, 0) for life_ms in lives),
             MAX_TOPICS,
             MAX_DELIVERIES,
+            int(entry.due_tasks is not None),
             *_section({PRESENCE: 1, **entry.counts}.items()),
             *_section(entry.gauges.items()),
             *_section(_topic_rows(entry)),
@@ -130,13 +134,7 @@ class HistoryStore:
         keys = [self._keys.history_topics(slot) for slot in slots]
         rows: list[TopicRow | None] = []
         for number, written in enumerate(await self._read_slots(slots, keys, LONG, self._topics, now), 1):
-            topics = _decode_topics(written) if written else {}
-            row = topics.get(topic)
-            if row is not None:
-                rows.append(TopicRow.parse(row))
-            else:
-                has_room = bool(topics) and len(topics) <= MAX_TOPICS  # one entry is no topic
-                rows.append(IDLE_ROW if has_room else None)
+            rows.append(_row_of(topic, _decode_topics(written)) if written else None)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         return rows
@@ -192,9 +190,19 @@ def _encode_topics(topics: Mapping[bytes, bytes]) -> bytes:
     return _encode({topic.decode(): row for topic, row in topics.items()})
 
 
+def _row_of(topic: str, topics: dict[str, bytes]) -> TopicRow | None:
+    """Return a topic's row among those of a slot. Where there is room for more, one that is missing was idle."""
+    marker = topics.pop("", b"")
+    row = TopicRow.parse(topics[topic]) if topic in topics else None
+    if len(topics) >= MAX_TOPICS:
+        return row
+    row = IDLE_ROW if row is None else row
+    return row._replace(due=0) if row.due is None and marker == DUE_COUNTED else row
+
+
 def _topic_rows(entry: HistoryEntry) -> list[tuple[Argument, ...]]:
     """Return the topics to write, with their counts and how many tasks are due."""
-    due, idle = entry.due_tasks, [0] * len(TOPIC_COUNTS)
+    due, idle = entry.due_tasks or {}, [0] * len(TOPIC_COUNTS)
     busy = busiest_topics(entry.topics)
     late = sorted(due.keys() - set(busy), key=lambda topic: due[topic], reverse=True)[: MAX_TOPICS - len(busy)]
     return [(topic, *entry.topics.get(topic, idle), due.get(topic, "")) for topic in (*busy, *late)]

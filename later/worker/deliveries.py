@@ -33,6 +33,7 @@ from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
 from later.store.types import Claim, PutBack, Settlement
+from later.worker.delivery_sampler import DeliverySampler
 from later.worker.fair_share import FairShare
 from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
@@ -113,6 +114,7 @@ class DeliveryPool:
         self._running: set[_Delivery] = set()
         self._all_ended = asyncio.Event()
         self._cancelled: list[Claim] = []
+        self.sampler = DeliverySampler()
         self._logs_deliveries = log.is_enabled_for(logging.DEBUG)
         self._fault_logged_at: dict[str, int] = {}
         """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged, by their tracebacks or reasons."""
@@ -248,6 +250,7 @@ class DeliveryPool:
         took_ms = round(took_s * 1000)
         if outcome.kind is not OutcomeKind.DONE:
             outcome = msgspec.structs.replace(outcome, took_ms=took_ms)
+        self.sampler.offer(claim, delivery.origin, outcome, now.low, took_ms)
         if delivery.origin is not None:
             self._origin_share.end_call(claim.topic, delivery.origin, took_ms, now.low + took_ms)
         return outcome
@@ -305,7 +308,7 @@ class DeliveryPool:
                 verdict = self._store.dead_letter_topics.plan(claim, verdict, policies)
             settlements.append((delivery, Settlement(claim, verdict, _remember_until(task, policies, verdict.at))))
         for (topic, kind), count in counts.items():
-            self._metrics.deliveries.inc(topic, kind, count)
+            self._metrics.count_deliveries(topic, kind, count)
         if holds:
             await asyncio.gather(*holds)
         if faulty:

@@ -159,7 +159,7 @@ class ScheduleFirer:
         """Count new tasks, and tell of them who claims them."""
         if not created:
             return
-        self._metrics.tasks_created.inc(len(created))
+        self._metrics.count_created(task.topic for task in created)
         late_ms = [task.created_at - at for task in created if (at := task.scheduled_at) is not None]
         for late in late_ms:
             self._metrics.firings.count_created(late)

@@ -22,6 +22,7 @@ from later.core.history import (
     RESOLUTIONS,
     SERIES,
     SHORT,
+    TOPIC_COUNTS,
     TOPIC_SERIES,
     Resolution,
     TopicRow,
@@ -32,6 +33,7 @@ from later.core.history import (
 )
 from later.core.retry import DEATH_REASONS
 from later.metrics import Metrics
+from later.metrics.topic_activity import TOPIC_EVENTS
 from tests.builders import NOW
 from tests.cases import each_case
 
@@ -55,6 +57,10 @@ def test_the_buckets_are_those_of_the_metrics() -> None:
     metrics = Metrics()
     assert tuple(metrics.lateness.labels("no").bounds_s) == LATENESS_BUCKETS.bounds_s == HELD_LATENESS_BUCKETS.bounds_s
     assert tuple(metrics.delivery_duration.bounds_s) == DURATION_BUCKETS.bounds_s
+
+
+def test_the_counts_of_a_topic_are_those_that_processes_count() -> None:
+    assert TOPIC_COUNTS == TOPIC_EVENTS
 
 
 def test_every_death_has_its_field() -> None:

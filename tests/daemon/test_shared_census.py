@@ -13,6 +13,7 @@ import pytest
 
 from later.core.errors import StoreDown
 from later.core.held import Held
+from later.core.history import GAUGE_FIELDS, LONG, SHORT
 from later.core.snapshot import MAX_AHEAD_MS, MAX_ROWS, Snapshot
 from later.daemon import shared_census
 from later.daemon.census import Census
@@ -20,6 +21,7 @@ from later.daemon.shared_census import PERIOD_MS, TOO_OLD_MS, WATCHED_PERIOD_MS,
 from later.daemon.store_metrics import StoreMetrics
 from later.metrics import OTHER, Metrics
 from later.store.open import Store
+from later.worker.history_recorder import HistoryRecorder
 from tests.builders import a_task
 from tests.round_trips import count_round_trips
 from tests.store_fixture import StoreFixture, hold_topic, open_as_it_is
@@ -294,3 +296,26 @@ class TestLabels:
             await make_older(store, PERIOD_MS)
             await two.store_metrics.tick(0)
             assert two.value("later_tasks_due", topic="order", held=Held.RECEIVER.value) == 1
+
+
+async def test_who_counts_for_all_sets_the_gauges_of_the_history(store: StoreFixture) -> None:
+    metrics = Metrics()
+    recorder = HistoryRecorder(store, metrics)
+    census = SharedCensus(store, Census(store, metrics), recorder.record_census)
+    now = store.clock.now().low
+    await store.tasks.create([a_task(created_at=now - 1000), a_task(created_at=now, delay=60)])
+    await census.update()
+    assert census.latest is not None
+    at = SHORT.slot_of(census.latest.at)
+    [fields] = await store.history.read(SHORT, at, at + SHORT.length_ms + 3000)
+    assert fields is not None
+    assert {series: fields[field] for series, field in GAUGE_FIELDS.items() if series != "memory"} == {
+        "due": 1, "delay": 2, "unack": 0, "error": 0, "dead_tasks": 0,
+    }  # fmt: skip
+    assert fields[GAUGE_FIELDS["memory"]] > 0
+    slot = LONG.slot_of(at)
+    [row] = await store.history.read_topic("order", slot, slot + LONG.length_ms + 3000)
+    assert row is not None
+    assert row.due == 1
+    await census.update()
+    assert await store.history.read(SHORT, at, at + SHORT.length_ms + 3000) == [fields]

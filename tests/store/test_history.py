@@ -94,9 +94,14 @@ async def test_a_topics_counts_add_up_and_its_due_tasks_replace(store: StoreFixt
     assert rows == {
         "order": ([1, 7, 1, 0, 2], 7),
         "late": ([0, 0, 0, 0, 0], 3),
-        "é/x": ([1, 0, 0, 0, 0], None),
-        "x": ([0, 0, 0, 0, 0], None),
+        "é/x": ([1, 0, 0, 0, 0], 0),
+        "x": ([0, 0, 0, 0, 0], 0),
     }
+
+
+async def test_where_nobody_has_counted_due_tasks_they_are_not_known(store: StoreFixture) -> None:
+    await store.history.add(AT, NOW, HistoryEntry(topics={"order": [1, 2, 0, 0, 0]}))
+    assert await store.history.read_topic("order", AT, AFTER_LONG) == [([1, 2, 0, 0, 0], None)]
 
 
 async def test_a_topic_that_is_not_among_the_busiest_is_not_known(store: StoreFixture) -> None:

@@ -2,18 +2,20 @@
 --
 -- KEYS: the short slot, the long slot, the topics of the long slot, the sample of deliveries
 -- ARGV: for how many ms each of the four is kept from now on (0: it is over, and nothing is written there),
---       how many topics a slot may have, how many deliveries the sample may have,
+--       how many topics a slot may have, how many deliveries the sample may have, 1 if all due tasks were counted,
 --       twice the number of counts, field, count, ..., twice the number of gauges, field, value, ...,
 --       seven times the number of topics, topic, five counts, how many are due ('' if not known), ...,
 --       the deliveries, the oldest first
 -- Returns 1.
 --
 -- Of too many topics, those with the fewest events are dropped. The field '' is no topic: with it the key is there if
--- somebody ran, whatever happened. No write removes: a store that is full has no memory left for a picture.
+-- somebody ran, whatever happened; it is 2 if due tasks were counted meanwhile, otherwise 1. No write removes: a store
+-- that is full has no memory left for a picture.
 local kept = {tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])}
 local topics, deliveries = KEYS[3], KEYS[4]
 local most_topics, most_deliveries = tonumber(ARGV[5]), tonumber(ARGV[6])
-local position = 7
+local are_due_counted = ARGV[7] == '1'
+local position = 8
 
 local function next_section()
   local first, last = position + 1, position + tonumber(ARGV[position])
@@ -45,7 +47,8 @@ end
 
 local first_topic, last_topic = next_section()
 if kept[3] > 0 then
-  local written = {'', '1'}
+  if not are_due_counted then redis.call('HSETNX', topics, '', '1') end
+  local written = are_due_counted and {'', '2'} or {}
   for n = first_topic, last_topic, 7 do
     local row = redis.call('HGET', topics, ARGV[n])
     local counts, due = parse_row(row or '0 0 0 0 0 ')
@@ -54,7 +57,7 @@ if kept[3] > 0 then
     written[#written + 1] = ARGV[n]
     written[#written + 1] = table.concat(counts, ' ') .. ' ' .. due
   end
-  redis.call('HSET', topics, unpack(written))
+  if #written > 0 then redis.call('HSET', topics, unpack(written)) end
   redis.call('PEXPIRE', topics, kept[3])
   local excess = redis.call('HLEN', topics) - 1 - most_topics
   if excess > 0 then
