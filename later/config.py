@@ -91,6 +91,8 @@ class Config:
     max_pending_writes: int
     trace_context: str
     """`keep` or `off`: whether tasks keep the trace contexts of the requests that create them."""
+    access_log: str
+    """`off`, `errors` or `all`: which HTTP requests are logged."""
     log_format: str
     log_level: str
     url: str

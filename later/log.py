@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TextIO
 
 import structlog
@@ -23,6 +24,7 @@ HIDDEN = "***"
 _SECRET = re.compile(
     r"content|context|headers?|body|payload|authorization|cookies?|.*(password|secret|token)", re.IGNORECASE
 )
+_PLAIN_TYPES = frozenset({type(None), bool, int, float})
 _URL = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 _MAX_VALUE_CHARS = 10_000
 
@@ -132,15 +134,24 @@ def hide_secrets(logger: WrappedLogger, method: str, event: EventDict) -> EventD
     return event
 
 
+@lru_cache(maxsize=1024)
+def _is_secret(key: str) -> bool:
+    """Return True if what has this name is hidden."""
+    return _SECRET.fullmatch(key) is not None
+
+
 def _hide(key: object, value: object) -> object:
-    if isinstance(key, str) and _SECRET.fullmatch(key):
+    if isinstance(key, str) and _is_secret(key):
         return HIDDEN
-    if value is None or isinstance(value, bool | int | float):
+    if type(value) in _PLAIN_TYPES:
         return value
-    if isinstance(value, Mapping):
-        return {str(inner): _hide(inner, item) for inner, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_hide(None, item) for item in value]
+    if type(value) is not str:  # most are, and to find out that one is no mapping takes longer than all else
+        if isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, Mapping):
+            return {str(inner): _hide(inner, item) for inner, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_hide(None, item) for item in value]
     text = str(value)
     if "://" in text:
         text = _URL.sub(lambda url: bare_url(url[0]), text)

@@ -182,6 +182,8 @@ OPTIONS = (
            "Most tasks that may wait for a slow store, per process; beyond that, requests are answered 503."),
     Option("trace-context", "trace_context", choice("keep", "off"), "off", API_COMMANDS,
            "Whether a task keeps the sampled `traceparent` of the request that creates it, for its deliveries."),
+    Option("access-log", "access_log", choice("off", "errors", "all"), "errors", DAEMON_COMMANDS,
+           "Which HTTP requests are logged; errors: at most one a second of each status, and neither 404 nor 409."),
     Option("log-format", "log_format", choice("console", "json"), "console", LOGGING_COMMANDS,
            "Format of the log: console for people, json for machines."),
     Option("log-level", "log_level", choice("debug", "info", "warning", "error"), "info", LOGGING_COMMANDS,

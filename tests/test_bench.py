@@ -342,6 +342,7 @@ def test_the_table_has_all_rows() -> None:
         "keys",
         "signed",
         "guard",
+        "access-log",
         "million",
         "memory",
         "pending",
@@ -380,7 +381,7 @@ def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> 
         stores = {contender.store for contender in contenders} - {""}
     without_persistence = {
         *("memory", "export", "deliver-https", "deliver-topics", "deliver-origins", "isolation"),
-        *("endless", "keys", "signed", "guard", "pull-wait", "pull-idle", "handlers"),
+        *("endless", "keys", "signed", "guard", "access-log", "pull-wait", "pull-idle", "handlers"),
     }
     expected = {"none", "always"} if row.name == "sweep" else {"none"}
     assert stores == (expected if row.name in {*without_persistence, "sweep"} else set(DURABILITIES))

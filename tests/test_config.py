@@ -98,6 +98,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "max-body": (("1024", 1024), ("16MiB", 16_777_216), ("64KiB", 65_536)),
     "max-pending-writes": (("1", 1), ("10000000", 10_000_000), ("500", 500)),
     "trace-context": (("keep", "keep"), ("off", "off"), ("keep", "keep")),
+    "access-log": (("off", "off"), ("errors", "errors"), ("all", "all")),
     "log-format": (("json", "json"), ("console", "console"), ("json", "json")),
     "log-level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
     "url": (("http://a", "http://a"), ("https://b:1/x/", "https://b:1/x"), ("http://[::1]:2", "http://[::1]:2")),
@@ -184,7 +185,8 @@ def test_the_defaults_are_as_documented() -> None:
         ca=None, receivers={},
         signing_key=None, guard="auto", guard_allow=frozenset(), guard_deny=frozenset(), https_only=False,
         drain_ms=30_000,
-        max_body=1_048_576, max_pending_writes=10_000, trace_context="off", log_format="console", log_level="info", url="http://127.0.0.1:8080",
+        max_body=1_048_576, max_pending_writes=10_000, trace_context="off", access_log="errors",
+            log_format="console", log_level="info", url="http://127.0.0.1:8080",
         url_given=False, key_file=None,
         wait_ms=30_000,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from aiohttp.http import HttpVersion11, RawRequestMessage, StreamWriter
 from aiohttp.http_exceptions import InvalidURLError
 from aiohttp.typedefs import Handler
 
+from later.api.access_log import ACCESS_LOG
 from later.api.requests import check_expectation
 from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, ERROR_ANSWER, REQUESTS, ROUTES
 from later.api.server_connections import (
@@ -26,6 +27,8 @@ from later.api.server_connections import (
 from later.core.errors import Refused
 from later.metrics.http_requests import OTHER_ROUTE
 
+NO_STATUS = 1000
+"""A number that no status reaches: nothing is logged."""
 _QUOTE_START = re.compile(r"""[:"\n]|\B'(?![A-Za-z-]+' header)""")
 """Where a message of aiohttp begins to quote the request, which may contain a secret.
 
@@ -77,9 +80,11 @@ class _Dispatcher:
         self._check_cross_site = application[CROSS_SITE_PROTECTION].check
         self._health_paths = frozenset(route.path for route in routes if route.is_health)
         self._metrics = metrics = application[REQUESTS].add_routes([*dict.fromkeys(route.template for route in routes)])
-        self.unrouted = metrics[OTHER_ROUTE]
+        self._unrouted = metrics[OTHER_ROUTE]
+        self._access_log = application.get(ACCESS_LOG)
+        self._least_logged = NO_STATUS if self._access_log is None else self._access_log.least_status
         self._fast = {
-            route.path: (route.checked_handler(application[AUTHORIZATION]), metrics[route.template].observe)
+            route.path: (route.checked_handler(application[AUTHORIZATION]), route.template, metrics[route.template])
             for route in routes
             if route.is_fast
         }
@@ -99,17 +104,29 @@ class _Dispatcher:
         except Refused as error:
             response = self.answer_error(request, error)
             response.force_close()  # its body is not read
-            self.unrouted.observe(response.status, perf_counter() - started)
+            self.note_unrouted(request, response, perf_counter() - started)
             return response
         if fast is None:
             return await self._route(request, started)
-        handler, observe = fast
+        handler, template, metrics = fast
         try:
             answer = await handler(request)
         except Exception as error:
             answer = self.answer_error(request, error)
-        observe(answer.status, perf_counter() - started)
+        seconds = perf_counter() - started
+        metrics.observe(answer.status, seconds)
+        if answer.status >= self._least_logged:
+            self._log(request, answer, template, seconds)
         return answer
+
+    def note_unrouted(self, request: web.BaseRequest, answer: web.StreamResponse, seconds: float) -> None:
+        """Count and log an answer that no route gave."""
+        self._unrouted.observe(answer.status, seconds)
+        self._log(request, answer, OTHER_ROUTE, seconds)
+
+    def _log(self, request: web.BaseRequest, answer: web.StreamResponse, template: str, seconds: float) -> None:
+        if self._access_log is not None:
+            self._access_log.note(request, answer, template, seconds, is_health=template in self._health_paths)
 
     async def _route(self, request: web.Request, started: float) -> web.StreamResponse:
         """Answer by the application's router."""
@@ -118,7 +135,12 @@ class _Dispatcher:
             answer.force_close()  # a client that was not told to go on may send its next request instead of the body
         resource = request.match_info.route.resource
         template = OTHER_ROUTE if resource is None else resource.canonical
-        self._metrics.get(template, self.unrouted).observe(answer.status, perf_counter() - started)
+        metrics = self._metrics.get(template)
+        if metrics is None:
+            template, metrics = OTHER_ROUTE, self._unrouted
+        seconds = perf_counter() - started
+        metrics.observe(answer.status, seconds)
+        self._log(request, answer, template, seconds)
         return answer
 
 
@@ -274,5 +296,5 @@ class _Protocol(web.RequestHandler):
             error = Refused(f"malformed HTTP: {reason}")
         response = self._dispatcher.answer_error(request, error)
         response.force_close()
-        self._dispatcher.unrouted.observe(response.status, 0.0)
+        self._dispatcher.note_unrouted(request, response, 0.0)
         return response

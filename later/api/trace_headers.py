@@ -13,6 +13,8 @@ _NO_HEADER: list[str] = []
 
 def context_of(request: web.BaseRequest) -> bytes:
     """Return the trace context of a request; b"" if it has none, or more than one, of which none can be trusted."""
+    if not request.headers:  # aiohttp's request for malformed HTTP has a plain mapping
+        return b""
     headers = request.headers.getall(_HEADER, _NO_HEADER)
     return parse_traceparent(headers[0]) if len(headers) == 1 else b""
 

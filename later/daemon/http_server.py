@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 
 from later.address_types import Address
+from later.api.access_log import ACCESS_LOG, AccessLog
 from later.api.application.app import ApiSettings, build_app, build_health_app
 from later.api.authorization import Authorization, NoScope
 from later.api.clock_moves import MoveClock
@@ -63,6 +64,8 @@ class HttpServer:
             certificate=self._certificate,
         )
         app = self._build_app(health, guard, wake_delay_ticker, move_clock)
+        if config.access_log != "off":
+            app[ACCESS_LOG] = AccessLog(logs_all=config.access_log == "all", monotonic=time.monotonic)
         self._runner = Runner(app, connections, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
 
     def _build_app(

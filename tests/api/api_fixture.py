@@ -15,6 +15,7 @@ from prometheus_client import generate_latest
 from redis.asyncio import Redis
 from yarl import URL
 
+from later.api.access_log import ACCESS_LOG, AccessLog
 from later.api.application.app import ApiSettings, build_app
 from later.api.authorization import Authorization
 from later.api.cross_site import CrossSiteProtection
@@ -141,6 +142,7 @@ async def serve_api(
     max_pending_writes: int = 10_000,
     max_waiters: int = 1000,
     keeps_trace_context: bool = False,
+    access_log: AccessLog | None = None,
     authorization: Authorization | Callable[[Store, Metrics], Authorization] | None = None,
     guard: AddressGuard | None = None,
     cross_site_protection: CrossSiteProtection | None = None,
@@ -195,6 +197,8 @@ async def serve_api(
         wake_delay_ticker=wakes.append,
         pages=pages,
     )
+    if access_log is not None:
+        app[ACCESS_LOG] = access_log
     async with TestClient(DaemonServer(app, connections)) as http:
         api = ApiFixture(http=http, client=client, redis=redis, keys=keys, store=store, metrics=metrics, wakes=wakes)
         yield api
