@@ -49,6 +49,11 @@ class Caller:
 
     # The namespace that the caller is bound to
 
+    def require_all_namespaces(self, what: str) -> None:
+        """Check that the caller is bound to no namespace, because of `what`. Raises NotAllowed."""
+        if self.namespace is not None:
+            raise NotAllowed(f"this key is for the namespace {self.namespace}, and {what}", reason="namespace")
+
     def own_topic(self, topic: str) -> str:
         """Return a topic, by its canonical name, that the caller has named. Raises NotAllowed."""
         if self.namespace is not None and namespace_from_topic(topic) != self.namespace:

@@ -33,6 +33,7 @@ from later.daemon.census import Census
 from later.daemon.certificates import read_client_tls
 from later.daemon.clock_mover import ClockMover
 from later.daemon.guard import build_guard, why_guard_is_off
+from later.daemon.heartbeat_sender import HeartbeatSender
 from later.daemon.http_server import HttpServer
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.shared_census import SharedCensus
@@ -108,6 +109,7 @@ class Service:
         )
         self._worker = self._build_worker() if config.runs_worker else None
         self._worker_started = False
+        self.heartbeat = HeartbeatSender(config, self._store, self._instance, self._slots_in_use)
         sample = None if self._worker is None else self._worker.deliveries.sampler.sample
         keeps_history = config.history and not config.moves_clock  # each move shortens the life of each key with one
         self._history = HistoryRecorder(self._store, metrics, sample) if keeps_history else None
@@ -147,6 +149,9 @@ class Service:
             check_callback=CallbackCheck(self._guard, self._metrics).check,
         )
 
+    def _slots_in_use(self) -> int:
+        return 0 if self._worker is None else self._worker.fair_share.total_in_use
+
     def _build_tickers(self) -> list[Ticker]:
         build = partial(Ticker.on_local_clock, count_error=self._metrics.count_tick_error)
         tickers = [
@@ -159,8 +164,7 @@ class Service:
             tickers.append(audit_ticker)
         if self._history is not None:
             tickers.append(build("history", self._history.tick, RECORD_EVERY_MS))
-        if self._config.runs_worker:
-            tickers.append(build("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS))
+        tickers.append(build("heartbeat", self.heartbeat.tick, HEARTBEAT_EVERY_MS))
         if self.http_server.authorization.reads_keys:
             tickers.append(build("keys", self.note_keys, KEYS_EVERY_MS))
         return tickers
@@ -277,7 +281,7 @@ class Service:
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._store.aclose)
-            stack.push_async_callback(self.remove_heartbeat)
+            stack.push_async_callback(self.heartbeat.remove)
             stack.push_async_callback(self._store.audit_trail.flush_or_log)
             if self._history is not None:
                 stack.push_async_callback(self._history.write_last)
@@ -293,13 +297,6 @@ class Service:
 
     async def cancel_tickers(self) -> None:
         await asyncio.gather(*(ticker.cancel() for ticker in self._tickers))
-
-    async def remove_heartbeat(self) -> None:
-        if self._worker_started:
-            try:
-                await self._store.stats.remove_worker(self._instance)
-            except LaterError as error:
-                log.debug("heartbeat not removed", reason=str(error))
 
     async def write_admission_limits(self, execute: Execute) -> None:
         """Write the options that decide on a create into the store, for bulk jobs that write to it without an API."""
@@ -329,10 +326,6 @@ class Service:
                 about = {"id": key.id, "name": key.name}
                 event = AuditEvent(action=AuditAction.KEY_ENDED, key=None, namespace=key.namespace, details=about)
                 self._store.audit_trail.record(event)
-        return TickResult(0, None)
-
-    async def send_heartbeat(self, now: int) -> TickResult:
-        await self._store.stats.heartbeat(self._instance, (await self._store.time.now()).low)
         return TickResult(0, None)
 
     async def write_audit_events(self, now: int) -> TickResult:

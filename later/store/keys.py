@@ -6,7 +6,8 @@
 |                         |        | what every daemon must know, see `schema.py`; `admission`: by which      |
 |                         |        | options the daemons admit tasks, as JSON; `topics`: 1 if the index of    |
 |                         |        | topics has all of them; `signing`: which key signed first                |
-| `later:workers`         | zset   | instance → its last heartbeat                                            |
+| `later:workers`         | zset   | instance that delivers → its last heartbeat                              |
+| `later:instances`       | hash   | instance → what it told with its last heartbeat, as JSON                 |
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → its settings, as JSON; `version`: when  |
 |                         |        | any of them was changed last, in µs                                      |
 | `{later:topics}:changes` | zset  | the scopes changed last → the version of their last change; and          |
@@ -155,6 +156,7 @@ class Keys:
     def __init__(self, prefix: str, shards: int) -> None:
         self.meta = meta_key(prefix)
         self.workers = prefix.encode() + b":workers"
+        self.instances = prefix.encode() + b":instances"
         self.policies = b"{%s:topics}:policies" % prefix.encode()
         self.policy_changes = b"{%s:topics}:changes" % prefix.encode()
         self.queues = b"{%s:topics}:queues" % prefix.encode()

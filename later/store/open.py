@@ -23,6 +23,7 @@ from later.store.edits import Edits
 from later.store.expiry import Expiry
 from later.store.follow_ups import FollowUps
 from later.store.history import HistoryStore
+from later.store.instances import InstanceBook
 from later.store.key_book import KeyBook
 from later.store.keys import Keys
 from later.store.lookup import Lookup
@@ -69,6 +70,7 @@ class Store:
     stats: Stats
     history: HistoryStore
     snapshots: Snapshots
+    instances: InstanceBook
     moved_clock: MovedClock
     topic_index: TopicIndex
     maintenance: Maintenance
@@ -142,6 +144,7 @@ def build_store(
         stats=stats,
         history=HistoryStore(client, keys),
         snapshots=Snapshots(client, keys),
+        instances=InstanceBook(client, keys),
         moved_clock=MovedClock(client, keys, clock),
         topic_index=topic_index,
         maintenance=Maintenance(client, keys, topic_index),

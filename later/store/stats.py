@@ -190,9 +190,7 @@ class Stats:
 
     async def heartbeat(self, instance: str, now: int) -> None:
         """Record that this worker is alive."""
-        stale = now - FORGET_WORKER_MS
-        key = self._keys.workers
-        await self._execute_in_slices([("ZREMRANGEBYSCORE", key, "-inf", stale), ("ZADD", key, now, instance)])
+        await self._execute_in_slices(heartbeat_commands(self._keys, instance, now))
 
     async def remove_worker(self, instance: str) -> None:
         """Record that this worker has stopped."""
@@ -240,6 +238,14 @@ class Stats:
         for some in _slices(commands):
             answers += await self._client.execute_all("stats", some)
         return answers
+
+
+def heartbeat_commands(keys: Keys, instance: str, now: int) -> list[Command]:
+    """Return the commands that record that a worker is alive, and forget those that are gone."""
+    return [
+        ("ZREMRANGEBYSCORE", keys.workers, "-inf", now - FORGET_WORKER_MS),
+        ("ZADD", keys.workers, now, instance),
+    ]
 
 
 class _WakeSet(NamedTuple):

@@ -12,6 +12,7 @@ from later.api.health import HealthSource
 from later.api.server import Runner
 from later.config import load
 from later.core.api_keys import ApiKey, Scope
+from later.daemon.heartbeat_sender import HeartbeatSender
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.service import Service
 from later.delivery.sender import Sender
@@ -27,7 +28,7 @@ STEPS = {
     "the API": (Runner, "cleanup"),
     "the HTTP client": (Sender, "close"),
     "the tickers": (Service, "cancel_tickers"),
-    "the heartbeat": (Service, "remove_heartbeat"),
+    "the heartbeat": (HeartbeatSender, "remove"),
     "the store": (Store, "aclose"),
 }
 """The steps of a stop: the class, and its method."""

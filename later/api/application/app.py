@@ -31,6 +31,7 @@ from later.api.schedules import ScheduleHandlers
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
+from later.api.workers import WorkersHandler
 from later.api.zaqar.endpoints import zaqar_routes
 from later.api.zaqar.error_answers import answer_error
 from later.core.address_guard import AddressGuard
@@ -210,6 +211,7 @@ def _task_routes(
         Route("POST", "/explain", explain.explain, Scope.READ),
         Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit")),
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
+        Route("GET", "/workers", WorkersHandler(store).show, Scope.READ),
     ]
 
 

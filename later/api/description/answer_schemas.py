@@ -33,6 +33,7 @@ from later.api.response_schemas import (
     ReleaseResponse,
 )
 from later.api.schedule_answers import ScheduleResponse, SchedulesResponse
+from later.api.workers import MAX_WORKERS
 from later.core.policy import POLICY_FIELDS
 from later.core.task_view import TaskView
 
@@ -178,6 +179,7 @@ def _other_schemas() -> dict[str, Schema]:
     limits = answer_structure(max_body=_COUNT, batch=_COUNT, page=_COUNT)
     route = answer_structure(method=_TEXT, path=_TEXT, query=array(_TEXT))
     return {
+        "Workers": answer_structure(at=TIME, workers=array(_worker_schema(), most=MAX_WORKERS)),
         "ScheduleId": answer_structure(id=_TEXT),
         "PausedSchedule": answer_structure(id=_TEXT, paused=BOOLEAN),
         "ClockAnswer": _with_optional(answer_structure(now=TIME, ahead=number(0)), settled=BOOLEAN, to=TIME),
@@ -190,6 +192,23 @@ def _other_schemas() -> dict[str, Schema]:
         "Version": answer_structure(version=_TEXT),
         "Description": {"type": "object", "required": ["openapi", "paths"]},
     }
+
+
+def _worker_schema() -> Schema:
+    """Return the schema of a process of a daemon; what is null is not known, of one of another version."""
+    return answer_structure(
+        name=_TEXT,
+        role=nullable(_TEXT),
+        version=nullable(_TEXT),
+        host=_TEXT,
+        processes=nullable(_COUNT),
+        slots=nullable(_COUNT),
+        slots_in_use=nullable(_COUNT),
+        since=nullable(TIME),
+        last_heartbeat_at=TIME,
+        clock_offset_s=nullable(number()),
+        alive=BOOLEAN,
+    )
 
 
 def _results(name: str) -> Schema:

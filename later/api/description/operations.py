@@ -263,6 +263,9 @@ _CLOCK = (
     ),
 )  # fmt: skip
 _DAEMON = (
+    Operation(
+        "GET", "/workers", "listWorkers", "daemon", "List the processes of all daemons on the store.", "Workers",
+    ),
     Operation("GET", "/whoami", "whoAmI", "daemon", "Show what a key may do, and what a request may hold.", "WhoAmI"),
     Operation("GET", "/livez", "live", "daemon", "Show whether the daemon works, or only a restart helps.", "Alive",
               problems=(NOT_ALIVE,)),

@@ -1,0 +1,54 @@
+"""The heartbeat of one process: which role, version and machine it has, and how busy it is."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import structlog
+
+from later import __version__
+from later.config import Config
+from later.core.errors import LaterError
+from later.core.heartbeat import Heartbeat
+from later.store.open import Store
+from later.worker.ticker import TickResult
+
+log = structlog.get_logger("later.daemon")
+
+
+class HeartbeatSender:
+    """Tick function that tells the store that this process runs. One of `later serve` does not count as a worker."""
+
+    def __init__(self, config: Config, store: Store, instance: str, slots_in_use: Callable[[], int]) -> None:
+        self._config = config
+        self._store = store
+        self._instance = instance
+        self._slots_in_use = slots_in_use
+        self._since: int | None = None
+
+    async def tick(self, now: int) -> TickResult:
+        config, at = self._config, (await self._store.time.now()).low
+        self._since = at if self._since is None else self._since
+        heartbeat = Heartbeat(
+            role=config.command,
+            version=__version__,
+            host=socket.gethostname(),
+            processes=config.processes,
+            slots=config.concurrency if config.runs_worker else 0,
+            slots_in_use=self._slots_in_use(),
+            since=self._since,
+            at=at,
+            clock_offset_ms=round(-self._store.clock.ahead_of_wall_s() * 1000),
+        )
+        await self._store.instances.send(self._instance, heartbeat, delivers=config.runs_worker)
+        return TickResult(0, None)
+
+    async def remove(self) -> None:
+        """Remove what was sent, as the process stops."""
+        if self._since is None:
+            return
+        try:
+            await self._store.instances.remove(self._instance)
+        except LaterError as error:
+            log.debug("heartbeat not removed", reason=str(error))
