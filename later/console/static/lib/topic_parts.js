@@ -59,3 +59,9 @@ function NextHours({ forecast }) {
   const at = clock(from + counts.indexOf(most) * step_s * 1000);
   return html`<${Sparkbars} values=${counts} label=${topicWords.next(count(sum), count(most), at)} />`;
 }
+
+/** Return the namespace of a topic: what is before the first slash, or else `default`. */
+export function namespaceOf(topic) {
+  const slash = topic.indexOf("/");
+  return slash < 0 ? "default" : topic.slice(0, slash);
+}

@@ -1,0 +1,131 @@
+// The list of topics: sorted, filtered, paused and resumed.
+
+import { html, useMemo, useState } from "../lib/html.js";
+import { get, post } from "../lib/api.js";
+import { ButtonWithReason, Empty, ErrorNotice, Field, Loading, Notice } from "../lib/components.js";
+import { ConfirmDialog } from "../lib/dialog.js";
+import { count, Time } from "../lib/format.js";
+import { announce } from "../lib/live_region.js";
+import { usePoll } from "../lib/poll.js";
+import { changeQuery, Link, topicSegment } from "../lib/router.js";
+import { learnTopics } from "../lib/search.js";
+import { Table } from "../lib/table.js";
+import { namespaceOf, topicColumns } from "../lib/topic_parts.js";
+import { topicWords as words } from "../lib/words/topics.js";
+
+export const title = ({ query }) => (query.get("namespace") ? `${words.title} · ${query.get("namespace")}` : words.title);
+
+const PAGE = 200;
+const AT_ONCE = 4;
+const SORTS = ["lateness", "due", "dead", "delay", "name"];
+const columns = topicColumns();
+
+export default function Topics({ query, me }) {
+  const sort = SORTS.includes(query.get("sort")) ? query.get("sort") : "lateness";
+  const namespace = query.get("namespace");
+  const cursor = sort === "name" ? query.get("cursor") : null;
+  const load = ({ signal }) => loadTopics({ sort, namespace, cursor }, signal);
+  const { data, error, loading, refresh } = usePoll(load, 5000, [sort, namespace, cursor]);
+  const [selected, setSelected] = useState(new Set());
+  const filter = query.get("filter") ?? "";
+  const rows = useMemo(() => filterRows(data?.topics ?? [], filter), [data, filter]);
+  const chosen = rows.filter(({ topic }) => selected.has(topic));
+  const selection = { selected, onChange: setSelected };
+  return html`<div class="page">
+    <div class="page-head"><h1>${words.title}</h1>
+      ${data && html`<span class="muted">${words.shown(count(rows.length), count(data.topics.length))}${data.counted_at && html`${" · "}${words.counted}${" "}<${Time} at=${data.counted_at} />`}</span>`}</div>
+    <${Filters} ...${{ namespace, filter, topics: data?.topics ?? [], isBound: me.namespace !== null }} />
+    ${error && html`<${ErrorNotice} error=${error} />`}
+    ${!data && loading && html`<${Loading} />`}
+    ${data && (rows.length ? html`<section class="panel">
+      <${Actions} ...${{ chosen, me, onDone: () => { setSelected(new Set()); refresh(); }, onClear: () => setSelected(new Set()) }} />
+      <${Table} caption=${words.title} columns=${columns} rows=${rows} keyOf=${({ topic }) => topic} selection=${selection}
+        sorted=${sort} onSort=${(name) => changeQuery({ sort: name === "lateness" ? null : name, cursor: null })} /></section>`
+    : html`<${Empty} title=${words.none}><p>${filter ? words.noneFiltered : words.noneText}</p><//>`)}
+    <${Pages} ...${{ data, cursor, query, sort }} />
+  </div>`;
+}
+
+async function loadTopics({ sort, namespace, cursor }, signal) {
+  const query = sort === "name" ? { namespace, cursor, limit: PAGE } : { namespace, sort };
+  const answer = await get("/topics", query, { signal });
+  learnTopics(answer.topics.map(({ topic }) => topic));
+  return answer;
+}
+
+function filterRows(topics, filter) {
+  const wanted = filter.toLowerCase();
+  return wanted ? topics.filter(({ topic }) => topic.toLowerCase().includes(wanted)) : topics;
+}
+
+function Filters({ namespace, filter, topics, isBound }) {
+  const [seen, setSeen] = useState([]);
+  const names = useMemo(() => {
+    const all = [...new Set([...seen, ...topics.map(({ topic }) => namespaceOf(topic)), ...(namespace ? [namespace] : [])])].sort();
+    if (all.length !== seen.length) setSeen(all);
+    return all;
+  }, [topics, namespace]);
+  return html`<div class="filters" role="search" aria-label=${words.filter}>
+    <${Field} label=${words.filter}>${(props) => html`<input class="input" type="search" value=${filter} maxlength="255"
+      autocomplete="off" spellcheck="false" dir="auto" ...${props}
+      onInput=${(event) => changeQuery({ filter: event.target.value }, { replace: true })} />`}<//>
+    ${!isBound && html`<${Field} label=${words.namespace}>${(props) => html`<select class="select" value=${namespace ?? ""} ...${props}
+      onChange=${(event) => changeQuery({ namespace: event.target.value, cursor: null })}>
+      <option value="">${words.allNamespaces}</option>${names.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+    </select>`}<//>`}
+  </div>`;
+}
+
+/** What can be done with the chosen topics, above the table. */
+function Actions({ chosen, me, onDone, onClear }) {
+  const [asks, setAsks] = useState(null);
+  const [failures, setFailures] = useState([]);
+  if (!chosen.length && !failures.length) return null;
+  const reason = me.whyNot("admin");
+  const act = async (action) => {
+    const failed = await actOnTopics(chosen.map(({ topic }) => topic), action);
+    setFailures(failed);
+    announce(words[action === "pause" ? "paused" : "resumed"](chosen.length - failed.length));
+    onDone();
+  };
+  const names = chosen.map(({ topic }) => topic);
+  return html`<div class="bar">
+    <strong>${words.chosen(count(chosen.length))}</strong>
+    ${["pause", "resume"].map((action) => html`<${ButtonWithReason} key=${action} className="button-small" reason=${reason}
+      onClick=${() => setAsks(action)}>${words[action]}<//>`)}
+    <button type="button" class="button button-small button-quiet" onClick=${() => { setFailures([]); onClear(); }}>${words.clear}</button>
+    ${failures.length > 0 && html`<${Notice} level="bad" role="alert"><ul>${failures.slice(0, 5).map(({ topic, error }) => html`
+      <li key=${topic}><bdi>${topic}</bdi>: ${error.message}</li>`)}</ul><//>`}
+    ${asks && html`<${ConfirmDialog} title=${words[`${asks}Title`](chosen.length)} count=${chosen.length} sample=${names.slice(0, 5)}
+      confirmLabel=${words[asks]} reason=${reason} onConfirm=${() => act(asks)} onClose=${() => setAsks(null)}>
+      <p>${words[`${asks}Text`]}</p><//>`}
+  </div>`;
+}
+
+/** Pause or resume topics, a few at a time; return those that failed. */
+async function actOnTopics(topics, action) {
+  const failed = [];
+  const rest = [...topics];
+  const work = async () => {
+    for (let topic = rest.shift(); topic !== undefined; topic = rest.shift()) {
+      try {
+        await post(`/topics/${topicSegment(topic)}/${action}`);
+      } catch (error) {
+        failed.push({ topic, error });
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  return failed;
+}
+
+function Pages({ data, cursor, query, sort }) {
+  if (!data) return null;
+  const others = Object.fromEntries(query);
+  if (sort !== "name") return data.topics.length < PAGE ? null : html`<p class="muted">${words.most(PAGE)}</p>`;
+  if (!cursor && !data.cursor) return null;
+  return html`<div class="pager">
+    ${cursor && html`<${Link} class="button" to="/topics" query=${{ ...others, cursor: null }}>${words.firstPage}<//>`}
+    ${data.cursor && html`<${Link} class="button" to="/topics" query=${{ ...others, cursor: data.cursor }}>${words.nextPage}<//>`}
+  </div>`;
+}
