@@ -28,12 +28,14 @@ class Census:
         self._store = store
         self._labels = metrics.topics
         self._history = HoldHistory(SAME_HOLD_MS)
+        self.steps = 0
+        """How many steps all counts together have made: a count that takes long and goes on does not hang."""
 
     async def count(self) -> Snapshot:
         """Count all topics. Raises StoreDown."""
         began = time.monotonic()
         now = (await self._store.time.now()).low
-        counts = await self._store.stats.counts(now)
+        counts = await self._store.stats.counts(now, self._note_step)
         facts = await self._read_facts(now)
         policies = await self._store.policies.current()
         self._labels.refresh(counts)
@@ -46,8 +48,12 @@ class Census:
         permits = await self._store.permits.in_use(limited, now)
         builder = SnapshotBuilder()
         async for some in _in_turns(counts):
+            self._note_step()
             builder.add([self._row(topic, count, policies, permits, now) for topic, count in some])
         return builder.finish(at=now, took_ms=round((time.monotonic() - began) * 1000), store=facts)
+
+    def _note_step(self) -> None:
+        self.steps += 1
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Take over what another instance has found: which topics have labels, and what holds topics."""

@@ -24,6 +24,8 @@ TOO_OLD_MS = 60_000
 """A call of the API does not wait for the next census, unless the snapshot is as old as this."""
 RETRY_MS = 1000
 """How soon to look for the snapshot again while another instance counts."""
+LONG_CENSUS_S = 10.0
+"""How long `update` waits for a census that goes on. Tickers that have succeeded in nothing for a minute hang."""
 RENEW_S = 10.0
 """How often an instance that counts holds the lock for longer."""
 
@@ -70,12 +72,17 @@ class SharedCensus:
     async def update(self) -> int:
         """Read the snapshot, or count if it is too old and no other instance counts.
 
-        Return in how many ms to do so again.
+        Return in how many ms to do so again. A count of very many topics may take minutes: while it goes on, this does
+        not wait for its end, and the next call waits for the same one. A count that gets nothing done is waited for.
 
         Raises:
             StoreDown: the store cannot be read.
         """
-        await asyncio.shield(self._start_update(PERIOD_MS))
+        update, steps = self._start_update(PERIOD_MS), self._census.steps
+        while not (await asyncio.wait([update], timeout=LONG_CENSUS_S))[0]:
+            if self._census.steps > steps:
+                return RETRY_MS
+        update.result()
         now = (await self._store.time.now()).low
         if self.latest is None or self._is_due(PERIOD_MS, now):
             return RETRY_MS

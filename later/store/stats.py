@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -79,21 +79,22 @@ class Stats:
         """Check that the store answers and accepts writes: a full one refuses even to write what is there already."""
         await self._client.execute("ping", ("HSETNX", self._keys.meta, "schema", SCHEMA_VERSION))
 
-    async def counts(self, now: int) -> dict[str, TopicCounts]:
+    async def counts(self, now: int, note_progress: Callable[[], None] = lambda: None) -> dict[str, TopicCounts]:
         """Return the counts of every topic that has tasks, summed over the shards; due tasks are those by `now` (ms).
 
         Only buckets whose wake set names the topic are counted, in slices: many topics must block neither the store nor
-        this process.
+        this process. `note_progress` is called after each.
         """
         tallies: dict[bytes, _Tally] = {}
         holds: dict[bytes, float] = {}
         for wake_sets in _split([wake_set for wake_set in await self._wake_sets() if wake_set.size]):
-            for targets in _split(await self._bucket_topics(wake_sets, holds)):
+            for targets in _split(await self._bucket_topics(wake_sets, holds, note_progress)):
                 commands = [
                     scripts.COUNT.call([target.shard.bucket(target.bucket, topic) for topic in target.topics], [now])
                     for target in targets
                 ]
                 answers = await self._client.execute_all("stats", commands)
+                note_progress()
                 for target, answer in zip(targets, answers, strict=True):
                     position = _POSITIONS[target.bucket]
                     for topic, count in zip(target.topics, _parse_counts(answer), strict=True):
@@ -206,10 +207,13 @@ class Stats:
         sizes = await self._execute_in_slices([("ZCARD", shard.wakes[bucket]) for shard, bucket in buckets])
         return [_WakeSet(shard, bucket, size) for (shard, bucket), size in zip(buckets, sizes, strict=True)]
 
-    async def _bucket_topics(self, wake_sets: Sequence[_WakeSet], holds: dict[bytes, float]) -> list[_BucketTopics]:
+    async def _bucket_topics(
+        self, wake_sets: Sequence[_WakeSet], holds: dict[bytes, float], note_progress: Callable[[], None]
+    ) -> list[_BucketTopics]:
         """Return the topics in these wake sets, in slices; add the entries of those that are held to `holds`."""
         found: dict[_WakeSet, dict[bytes, float]] = {wake_set: {} for wake_set in wake_sets}
         async for scanned in self._scan(wake_sets):
+            note_progress()
             for wake_set, entries in scanned:
                 found[wake_set] |= entries  # a scan may return one twice
                 if wake_set.bucket is Bucket.DELAY:

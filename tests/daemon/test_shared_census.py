@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from unittest.mock import AsyncMock
@@ -21,7 +22,9 @@ from later.daemon.shared_census import PERIOD_MS, TOO_OLD_MS, WATCHED_PERIOD_MS,
 from later.daemon.store_metrics import StoreMetrics
 from later.metrics import OTHER, Metrics
 from later.store.open import Store
+from later.store.stats import TopicCounts
 from later.worker.history_recorder import HistoryRecorder
+from later.worker.ticker import HANGS_AFTER_S, Ticker, TickResult, start_tickers
 from tests.builders import a_task
 from tests.round_trips import count_round_trips
 from tests.store_fixture import StoreFixture, hold_topic, open_as_it_is
@@ -179,6 +182,65 @@ async def test_a_census_that_takes_long_holds_the_lock(store: StoreFixture, monk
     assert len(set(calls)) == 1
     assert not await store.redis.exists(store.keys.counting)
     assert await store.snapshots.read(None) is not None
+
+
+class TestLongCensus:
+    """A census that takes minutes: the ticker that waits for it must not look like one that hangs."""
+
+    @dataclass(frozen=True, slots=True)
+    class Count:
+        """A count that lasts until it `may_end`."""
+
+        store: Store
+        may_end: asyncio.Event
+        goes_on: bool
+
+        async def counts(self, now: int, note_progress: Callable[[], None]) -> dict[str, TopicCounts]:
+            while not self.may_end.is_set():
+                await asyncio.sleep(0.001)
+                if self.goes_on:
+                    note_progress()
+            return await type(self.store.stats).counts(self.store.stats, now, note_progress)
+
+    @pytest.fixture(autouse=True)
+    def _short_patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shared_census, "LONG_CENSUS_S", 0.01)
+
+    async def test_while_it_goes_on_ticks_end_and_the_census_is_shown_at_last(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await store.tasks.create([a_task()])
+        count = self.Count(store, asyncio.Event(), goes_on=True)
+        monkeypatch.setattr(store.stats, "counts", count.counts)
+        daemon = Daemon.on(store)
+        for _ in range(3):
+            assert await daemon.store_metrics.tick(1000) == TickResult(0, 1000 + shared_census.RETRY_MS)
+        assert daemon.value("later_store_up") == 1
+        assert daemon.sum("later_tasks") == 0
+        count.may_end.set()
+        while not daemon.sum("later_tasks"):
+            await daemon.store_metrics.tick(1000)
+
+    @pytest.mark.parametrize("goes_on", [True, False])
+    async def test_its_ticker_hangs_only_if_it_gets_nothing_done(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+    ) -> None:
+        count = self.Count(store, asyncio.Event(), goes_on)
+        monkeypatch.setattr(store.stats, "counts", count.counts)
+        daemon, interval_ms = Daemon.on(store), 1000
+        ticker = Ticker.on_local_clock(
+            "store_metrics", daemon.store_metrics.tick, interval_ms, daemon.metrics.count_tick_error
+        )
+        start_tickers([ticker], daemon.metrics)
+        started_at, success_at = time.monotonic(), ticker.last_success_at()
+        await asyncio.sleep(0.05)
+        while goes_on and ticker.last_success_at() == success_at:
+            await asyncio.sleep(0.001)
+        hung = daemon.metrics.hung_tickers(started_at + HANGS_AFTER_S + interval_ms / 1000 + 0.002)
+        assert hung == ([] if goes_on else ["store_metrics"])
+        assert (ticker.last_success_at() > success_at) == goes_on
+        await ticker.cancel()
+        await daemon.census.stop()
 
 
 async def test_a_census_that_lost_its_lock_writes_nothing(store: StoreFixture) -> None:
