@@ -193,8 +193,18 @@ def test_every_alarm_is_explained_and_quoted_as_it_is() -> None:
 def test_every_alarm_has_a_test_in_which_it_fires() -> None:
     text = RULES.with_name("rules_test.yml").read_text()
     fires = set(re.findall(r"alertname: (\w+)\n +eval_time: \w+\n +exp_alerts:\n", text))
-    silent = set(re.findall(r"{alertname: (\w+), eval_time: \w+}", text))
-    assert fires == silent == {name for name, *_ in alarms()}
+    assert fires == {name for name, *_ in alarms()}
+
+
+def test_every_alarm_has_tests_in_which_it_does_not_fire() -> None:
+    text = RULES.with_name("rules_test.yml").read_text()
+    [silent] = re.findall(r"alert_rule_test: &nothing_fires\n((?: +- {.*}\n)+)", text)
+    names = re.findall(r"{alertname: (\w+), eval_time: 25m}", silent)
+    assert names == re.findall(r"{alertname: (\w+), eval_time: 40m}", silent)
+    assert names == [name for name, *_ in alarms()]
+    quiet = re.findall(r"name: nothing fires (.*)\n(?:.*\n)+?    alert_rule_test: [&*]nothing_fires\n", text)
+    for case in ("healthy daemon", "paused", "its rate", "first scrape", "restart"):
+        assert any(case in name for name in quiet), case
 
 
 @pytest.mark.system
