@@ -11,7 +11,7 @@ from later.console.static_files import HEADERS, INDEX, read_static_files
 PATH = "/console/"
 """The path of the first page. All others are below it."""
 _STATIC = "static/"
-_PAGES = re.compile(r"|topics(/[^/]+)?|tasks(/[^/]+)?|dead|workers|jobs(/[^/]+)?|api|sign-in")
+_PAGES = re.compile(r"|topics(/[^/]+)?|tasks(/[^/]+)?|dead|workers|jobs(/[^/]+)?|schedules|api|sign-in")
 """The paths of pages below `PATH`, as they are sent: a `/` in a topic comes percent-encoded."""
 
 

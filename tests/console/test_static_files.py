@@ -14,7 +14,7 @@ from tests.cases import each_case
 
 PAGES = [
     "", "?range=6h", "topics", "topics?sort=due", "topics/order", "topics/a%2Fb", "topics/%3Cimg%20src=x%3E",
-    "topics/%F0%9F%98%80", "tasks", "tasks/5", "dead?topic=a&reason=b", "workers", "jobs", "jobs/j", "api", "sign-in",
+    "topics/%F0%9F%98%80", "tasks", "tasks/5", "dead?topic=a&reason=b", "workers", "jobs", "jobs/j", "schedules", "api", "sign-in",
 ]  # fmt: skip
 NOT_THERE = [
     "nowhere", "topics/", "topics/a/b", "tasks/a/b", "Dead", "api/", "sign-in/x", "index.html", "%2e%2e/topics",

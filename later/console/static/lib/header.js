@@ -13,7 +13,7 @@ import { words } from "./words.js";
 
 const PAGES = [
   ["/", words.nav.overview], ["/topics", words.nav.topics], ["/tasks", words.nav.tasks], ["/dead", words.nav.dead],
-  ["/workers", words.nav.workers], ["/jobs", words.nav.jobs], ["/api", words.nav.api],
+  ["/workers", words.nav.workers], ["/schedules", words.nav.schedules], ["/jobs", words.nav.jobs], ["/api", words.nav.api],
 ];
 
 export function Header({ location, onKeys }) {

@@ -17,6 +17,7 @@ export const ROUTES = [
   ["/workers", () => import("../pages/workers.js")],
   ["/jobs", () => import("../pages/jobs.js")],
   ["/jobs/:id", () => import("../pages/job.js")],
+  ["/schedules", () => import("../pages/schedules.js")],
   ["/api", () => import("../pages/api.js")],
   ["/sign-in", () => import("../pages/sign_in.js")],
 ];

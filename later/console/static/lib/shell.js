@@ -17,7 +17,7 @@ import { words } from "./words.js";
 
 const PAGES = [
   ["o", "/", words.nav.overview], ["t", "/topics", words.nav.topics], ["d", "/dead", words.nav.dead],
-  ["w", "/workers", words.nav.workers], ["j", "/jobs", words.nav.jobs],
+  ["w", "/workers", words.nav.workers], ["s", "/schedules", words.nav.schedules], ["j", "/jobs", words.nav.jobs],
 ];
 
 export function App() {

@@ -6,7 +6,7 @@ export const words = {
   skip: "Skip to the content",
   nav: {
     label: "Pages", overview: "Overview", topics: "Topics", tasks: "Tasks", dead: "Dead", workers: "Workers",
-    jobs: "Jobs", api: "API", menu: "Menu",
+    schedules: "Schedules", jobs: "Jobs", api: "API", menu: "Menu",
   },
   search: {
     label: "Search by id or topic",
