@@ -36,6 +36,7 @@ from later.api.response_schemas import (
     DeleteResponse,
     ExtendResponse,
     JobResponse,
+    ListedJobView,
     ListResponse,
     MovedTasksResponse,
     NackResponse,
@@ -130,6 +131,7 @@ SCHEMAS: dict[str, list[type[msgspec.Struct]]] = {
     "`PUT /schedules/{id}`": [ScheduleResponse],
     "`GET /schedules/{id}`": [ScheduleView],
     "`GET /jobs/{id}`": [JobResponse],
+    "`GET /jobs`": [ListedJobView],
     "Errors": [Problem],
 }
 """The answers that each section of answers.md explains."""

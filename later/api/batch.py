@@ -22,8 +22,7 @@ from later.api.due_signals import DueSignals
 from later.api.item_results import count_errors, item_result
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
-from later.api.problem_types import NO_SUCH_JOB
-from later.api.problems import ErrorBody, error_body, problem_response
+from later.api.problems import error_body
 from later.api.requests import body_too_large, parse_id, parse_switch, read_body
 from later.api.response_schemas import (
     BatchCreateResponse,
@@ -31,7 +30,6 @@ from later.api.response_schemas import (
     BatchItemError,
     BatchQueryResponse,
     CreateResponse,
-    JobResponse,
     created_warning,
     deletion_view,
     due_time,
@@ -42,12 +40,11 @@ from later.api.task_creation import carry_out
 from later.api.trace_headers import context_to_keep
 from later.core.admit import admit
 from later.core.clock import rfc3339
-from later.core.errors import Conflict, Denied, LaterError, NotFound, PolicyRefusal, Refused, StoreDown
+from later.core.errors import Conflict, Denied, LaterError, PolicyRefusal, Refused, StoreDown
 from later.core.if_exists import Creation, creation_of
 from later.core.json_body import parse_draft
 from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id
-from later.core.task_names import id_of
 from later.core.validation import check_id
 from later.metrics import Metrics
 from later.store.bulk_jobs import batch_digest
@@ -201,26 +198,6 @@ class BatchHandlers:
                 refused=errors.refused,
                 failed=errors.failed,
                 results=[item_result(answer, deletion_view) for answer in answers],
-            )
-        )
-
-    async def show_job(self, request: web.Request) -> web.StreamResponse:
-        """`GET /jobs/{id}`. With `run`, answer the counts of that run alone."""
-        job = request[CALLER].job_name(request.match_info["id"])
-        run = check_id(request.query["run"], "run") if "run" in request.query else None
-        try:
-            counts = await self._store.bulk_jobs.counts(job, run)
-        except NotFound:
-            of_run = "" if run is None else f' and the run "{run}"'
-            missing = ErrorBody(status=404, detail=f'nothing is counted under the job "{id_of(job)}"{of_run}')
-            return problem_response(missing, NO_SUCH_JOB)
-        return json_response(
-            JobResponse(
-                job=job,
-                run=run or UNSET,
-                created=counts.created,
-                existing=counts.existing,
-                refused=counts.refused,
             )
         )
 

@@ -126,6 +126,23 @@ class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
 
 
+class ListedJobView(msgspec.Struct, frozen=True, kw_only=True):
+    """A bulk job in a list: its counts, and when they are forgotten unless further tasks are counted."""
+
+    job: str
+    created: int
+    existing: int
+    refused: int
+    forgotten_at: str
+
+
+class JobsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Bulk jobs, the one that is forgotten last first, and the cursor of the next page; None if there is none."""
+
+    jobs: list[ListedJobView]
+    cursor: str | None
+
+
 class ClaimedTaskView(msgspec.Struct, frozen=True, kw_only=True):
     """A task that a consumer has claimed, and its lease. `context` is None if it has none.
 

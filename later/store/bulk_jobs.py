@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
 from later.core.errors import LaterError, NotFound, Refused
 from later.core.task import Task
@@ -68,14 +69,30 @@ class BulkJobs:
         Raises:
             NotFound: nothing was counted into it, or it was forgotten.
         """
-        name = counter_name(job, run)
-        created = await self._client.execute_all("job", [("HGET", s.job(name), "created") for s in self._keys.shards])
-        own_shard = self._keys.shard_of(job)
-        valid, refused = await self._client.execute("job", ("HMGET", own_shard.job(name), "valid", "refused"))
-        if valid is None and refused is None and not any(created):
-            raise NotFound(name)
-        total_created = sum(int(count or 0) for count in created)
-        return JobCounts(total_created, max(int(valid or 0) - total_created, 0), int(refused or 0))
+        [counts] = await self.counts_of([job], run)
+        if counts is None:
+            raise NotFound(counter_name(job, run))
+        return counts
+
+    async def counts_of(self, jobs: Sequence[str], run: str | None = None) -> list[JobCounts | None]:
+        """Return the counts of each job, or of one run of each; None where nothing was counted, or it was forgotten."""
+        commands: list[Command] = []
+        for job in jobs:
+            name = counter_name(job, run)
+            commands += [("HGET", shard.job(name), "created") for shard in self._keys.shards]
+            commands.append(("HMGET", self._keys.shard_of(job).job(name), "valid", "refused"))
+        answers = await self._client.execute_all("job", commands)
+        size = len(self._keys.shards) + 1
+        return [_counts(answers[start : start + size]) for start in range(0, len(answers), size)]
+
+
+def _counts(answers: Sequence[Any]) -> JobCounts | None:
+    """Return a job's counts: from what each shard has created, and then the numbers of valid and refused items."""
+    *created, (valid, refused) = answers
+    if valid is None and refused is None and not any(created):
+        return None
+    total_created = sum(int(count or 0) for count in created)
+    return JobCounts(total_created, max(int(valid or 0) - total_created, 0), int(refused or 0))
 
 
 def count_batch_command(keys: Keys, batch: JobBatch, valid: int, rest: bytes = b"") -> Command:

@@ -335,6 +335,11 @@ def counter_name(job: str, run: str | None = None) -> str:
     return name if run is None else f"{name}/{run}"
 
 
+def job_of_counter(name: str) -> str:
+    """Return the job that is counted under a name, which is that of no run."""
+    return name.removeprefix("/")
+
+
 def expiry_member(topic: bytes, packed_id: bytes) -> bytes:
     """Return a task's member in `expiry`, as prelude.lua does: no topic contains a zero byte."""
     return topic + b"\0" + packed_id

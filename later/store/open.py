@@ -24,6 +24,7 @@ from later.store.expiry import Expiry
 from later.store.follow_ups import FollowUps
 from later.store.history import HistoryStore
 from later.store.instances import InstanceBook
+from later.store.job_list import JobList
 from later.store.key_book import KeyBook
 from later.store.keys import Keys
 from later.store.lookup import Lookup
@@ -67,6 +68,7 @@ class Store:
     follow_ups: FollowUps
     expiry: Expiry
     bulk_jobs: BulkJobs
+    job_list: JobList
     stats: Stats
     history: HistoryStore
     snapshots: Snapshots
@@ -123,6 +125,7 @@ def build_store(
     )
     time = StoreTime(clock, partial(client.execute_timed, "time", []))
     stats, topic_index, dead_letters = Stats(client, keys), TopicIndex(client, keys), DeadLetters(client, keys)
+    bulk_jobs = BulkJobs(client, keys)
     return Store(
         client=client,
         clock=clock,
@@ -140,7 +143,8 @@ def build_store(
         dead_letter_topics=dead_letter_topics,
         follow_ups=follow_ups,
         expiry=expiry,
-        bulk_jobs=BulkJobs(client, keys),
+        bulk_jobs=bulk_jobs,
+        job_list=JobList(client, keys, bulk_jobs),
         stats=stats,
         history=HistoryStore(client, keys),
         snapshots=Snapshots(client, keys),

@@ -326,3 +326,28 @@ class JobCounts(NamedTuple):
     created: int
     existing: int
     refused: int
+
+
+class JobPosition(NamedTuple):
+    """A position among the jobs, the one that is forgotten last first: a time (ms), and the name of its counter.
+
+    Without a name, it is after all jobs of that time.
+    """
+
+    forget_at: int
+    name: str
+
+
+class ListedJob(NamedTuple):
+    """A bulk job in a list, and when (ms) its counts may be forgotten."""
+
+    job: str
+    forget_at: int
+    counts: JobCounts
+
+
+class JobPage(NamedTuple):
+    """Jobs that follow one another in the list, and where to go on; None if the list ends there."""
+
+    jobs: list[ListedJob]
+    read_to: JobPosition | None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
+
 import pytest
 
+from later.core.clock import rfc3339
 from later.core.errors import StoreDown
 from later.store.bulk_jobs import BulkJobs
 from tests.api.api_fixture import DAY_MS, ApiFixture, bad_request, create_bodies, id_per_shard, ok, serve_api
+from tests.api.callers import NamedCallers, Tenant
 from tests.builders import NOW
 from tests.cases import each_case
 
@@ -104,3 +108,46 @@ async def test_a_jobs_name_has_the_form_of_an_id(api: ApiFixture, job: str, show
     assert (await api.post("/query", {"id": "a"}))[0] == 404
     if job:
         assert await api.get(f"/jobs/{job}") == refusal
+
+
+async def test_jobs_are_listed_with_their_counts(api: ApiFixture) -> None:
+    await api.post("/create/batch?job=first", [*create_bodies("a", "b", "a"), {}])
+    await api.post("/create/batch?job=second&run=1", create_bodies("b", "c"))
+    assert await api.get("/jobs") == ok(
+        jobs=[
+            {"job": "second", "created": 1, "existing": 1, "refused": 0, "forgotten_at": rfc3339(NOW + 7 * DAY_MS)},
+            {"job": "first", "created": 2, "existing": 1, "refused": 1, "forgotten_at": rfc3339(NOW + 7 * DAY_MS)},
+        ],
+        cursor=None,
+    )
+
+
+async def test_a_cursor_leads_to_the_next_jobs(api: ApiFixture) -> None:
+    for job in ("a", "b", "c"):
+        await api.post(f"/create/batch?job={job}", create_bodies(f"task-{job}"))
+    _, first = await api.get("/jobs?limit=2")
+    status, second = await api.get(f"/jobs?limit=2&cursor={first['cursor']}")
+    assert [job["job"] for job in first["jobs"]] == ["c", "b"]
+    assert (status, [job["job"] for job in second["jobs"]], second["cursor"]) == (200, ["a"], None)
+
+
+async def test_a_bound_caller_is_shown_the_jobs_of_its_namespace_alone() -> None:
+    async with serve_api(authorization=lambda store, metrics: NamedCallers(), shards=2) as api:
+        for caller in ("operator", "team", "teams"):
+            for job in ("a", "b"):
+                body = {**create_bodies(f"{caller}-{job}")[0], "topic": f"{caller}/order"}
+                await Tenant(api, caller).post(f"/create/batch?job={job}&run=1", [body])
+        _, everything = await Tenant(api, "operator").get("/jobs")
+        assert {job["job"] for job in everything["jobs"]} == {"a", "b", "team/a", "team/b", "teams/a", "teams/b"}
+        _, first = await Tenant(api, "team").get("/jobs?limit=1")
+        assert b64decode(first["cursor"] + "==").decode().endswith(f" /{first['jobs'][0]['job']}")
+        _, second = await Tenant(api, "team").get(f"/jobs?cursor={first['cursor']}")
+        assert [job["job"] for job in first["jobs"] + second["jobs"]] == ["team/b", "team/a"]
+        assert (await Tenant(api, "teams").get(f"/jobs?cursor={first['cursor']}"))[0] == 400
+
+
+@each_case("cursor", ["", "x", "MQ", "MSAv", "LTEgYQ", "MDEgYQ", "OTk5OTk5OTk5OTk5OTk5OTkgYQ", "9" * 300, "MSBhL2I"])
+async def test_a_cursor_of_no_answer_is_refused(api: ApiFixture, cursor: str) -> None:
+    status, problem = await api.get(f"/jobs?cursor={cursor}")
+    assert (status, problem["field"]) == (400, "cursor")
+    assert (await api.get("/jobs?limit=0"))[0] == 400

@@ -30,7 +30,7 @@ Step = tuple[str, str, str, str]
 
 ACTIONS = (
     "create", "create", "create", "create/batch", "query", "query/batch", "update", "run-now", "redrive", "delete",
-    "delete/batch", "explain", "list", "topics", "purge", "job", "deliver", "bury",
+    "delete/batch", "explain", "list", "topics", "purge", "job", "jobs", "deliver", "bury",
 )  # fmt: skip
 actions, topics = st.sampled_from(ACTIONS), st.sampled_from(["x", "y"])
 tenants_steps = st.tuples(st.sampled_from(TENANTS), actions, st.sampled_from(IDS), topics)
@@ -79,7 +79,7 @@ async def take(api: ApiFixture, caller: str, action: str, id: str, name: str) ->
         "purge": (f"/topics/{topic.replace('/', '%2F')}/purge", {}),
         **{name: (f"/{name}", {"id": id}) for name in ("query", "run-now", "redrive", "delete", "explain")},
     }
-    gets = {"topics": "/topics", "job": "/jobs/a"}
+    gets = {"topics": "/topics", "job": "/jobs/a", "jobs": "/jobs?limit=1"}
     if action in posts:
         return await tenant.send(*posts[action])
     if action in gets:

@@ -109,6 +109,7 @@ class Tenants:
             await self._as("omega", "GET", "/topics"),
             await self._as("omega", "GET", f"/topics/{OWN_TOPIC.replace('/', '%2F')}/policy"),
             await self._as("omega", "GET", f"/jobs/{SECRET}"),
+            await self._as("omega", "GET", "/jobs"),
         )
 
     async def _create(self, caller: str, *names: str) -> None:

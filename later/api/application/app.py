@@ -20,6 +20,7 @@ from later.api.due_signals import DueSignals
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
 from later.api.health import HealthHandlers, HealthSource
+from later.api.jobs import JobHandlers
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_policy
@@ -194,6 +195,7 @@ def _task_routes(
         store=store, max_body=max_body, pending_writes=pending_writes, bytes_in_answers=bytes_in_answers
     )
     explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending_writes, lease_ms=settings.lease_ms)
+    jobs = JobHandlers(store, pending_writes)
     topics = TopicHandlers(store)
     return [
         Route("POST", "/create", tasks.create, Scope.CREATE, is_fast=True),
@@ -202,7 +204,8 @@ def _task_routes(
         Route("POST", "/create/batch", batches.create, Scope.CREATE, ("job", "run", "dry_run")),
         Route("POST", "/query/batch", batches.query, Scope.READ),
         Route("POST", "/delete/batch", batches.delete, Scope.EDIT, ("pending", "dry_run")),
-        Route("GET", "/jobs/{id}", batches.show_job, Scope.READ, ("run",)),
+        Route("GET", "/jobs", jobs.list_jobs, Scope.READ, ("cursor", "limit")),
+        Route("GET", "/jobs/{id}", jobs.show, Scope.READ, ("run",)),
         Route("POST", "/list", listing.list_tasks, Scope.READ),
         Route("POST", "/update", edits.update, Scope.EDIT),
         Route("POST", "/run-now", edits.run_now, Scope.EDIT),

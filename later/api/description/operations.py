@@ -96,6 +96,10 @@ _BATCHES = (
         problems=(TOO_MANY_WAITING,), takes_lines=True,
     ),
     Operation(
+        "GET", "/jobs", "listJobs", "batches", "List jobs with their counts, the one that is forgotten last first.",
+        "JobsResponse", path_example="/jobs?limit=50", problems=_READS,
+    ),
+    Operation(
         "GET", "/jobs/{id}", "showJob", "batches", "Count what the batches of a job have created.",
         "JobResponse", path_example="/jobs/import-1", problems=(NO_SUCH_JOB,),
     ),
