@@ -63,6 +63,10 @@ class Config:
     tls_key: Path | None
     behind_proxy: bool
     """True if a proxy before the HTTP server does TLS."""
+    base_path: str
+    """The path in front of all others, where a proxy puts one: `/later`; otherwise empty."""
+    console: str
+    """`on`, `off` or `readonly`, as the option says; `console_mode` is what comes of it."""
     processes: int
     """`auto` is already resolved to a number."""
     concurrency: int
@@ -123,6 +127,12 @@ class Config:
     def http_address(self) -> Address | None:
         """The address of a daemon's HTTP server: the API's, or that of a worker's health endpoints."""
         return self.listen if self.runs_api else self.health
+
+    @property
+    def console_mode(self) -> str:
+        """`on`, `off` or `readonly`. Without keys it is off where others could open it."""
+        is_open = self.auth == "off" and not self.listen.is_loopback
+        return "off" if is_open or not self.runs_api else self.console
 
     @property
     def shown_store_url(self) -> str:

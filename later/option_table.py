@@ -21,6 +21,7 @@ from later.core.validation import MAX_RETRY
 from later.option_types import (
     DEFAULT_PREFIX,
     OptionType,
+    base_path,
     body_size,
     choice,
     count_or_auto,
@@ -122,6 +123,10 @@ OPTIONS = (
     Option("tls-key", "tls_key", path_or_none, None, DAEMON_COMMANDS, "Its key (PEM).", "in the certificate's file"),
     Option("behind-proxy", "behind_proxy", switch, "off", DAEMON_COMMANDS,
            "A proxy before the HTTP server does TLS: do not warn that keys travel in clear."),
+    Option("base-path", "base_path", base_path, "/", API_COMMANDS,
+           "Path below which a proxy shows it, such as /later; it answers with and without it in front."),
+    Option("console", "console", choice("on", "off", "readonly"), "on", API_COMMANDS,
+           "Pages for people at /console/; readonly: they change nothing. Off beyond loopback with --auth off."),
     Option("processes", "processes", count_or_auto(256), "1", DAEMON_COMMANDS - {DEV},
            "Processes that share the work and the port; `auto`: one per CPU core."),
     Option("concurrency", "concurrency", integer(1, 100_000), "256", WORKER_COMMANDS,

@@ -20,6 +20,7 @@ DEFAULT_PREFIX = "later"
 """The daemon's default, which also applies where a bulk job uses the store itself, without a daemon."""
 
 _SIZE = re.compile(r"([0-9]+)(KiB|MiB)?")
+_BASE_PATH = re.compile(r"(/[A-Za-z0-9._~-]+){1,8}")
 _UNIT_BYTES = {"KiB": 1024, "MiB": 1024 * 1024}
 _PREFIX = re.compile(r"[^\s{}*?\[\]\\^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,64}")
 
@@ -213,6 +214,16 @@ def switch(text: str) -> bool:
 def prefix(text: str) -> str:
     if not _PREFIX.fullmatch(text):
         raise ValueError(r"1 to 64 characters without white space, control characters or any of {}*?[]\^")
+    return text
+
+
+@option_type("PATH")
+def base_path(text: str) -> str:
+    """Read the path in front of all others, without a slash at its end; `/` is the empty one."""
+    if text == "/":
+        return ""
+    if not _BASE_PATH.fullmatch(text) or {".", ".."} & {*text.split("/")}:
+        raise ValueError("a path that begins with /, of A-Za-z0-9._~- and /, without one at its end, like /later")
     return text
 
 

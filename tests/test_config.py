@@ -46,6 +46,8 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "tls-cert": (("/a", Path("/a")), ("b.pem", Path("b.pem")), ("./c", Path("c"))),
     "tls-key": (("/a", Path("/a")), ("b.pem", Path("b.pem")), ("./c", Path("c"))),
     "behind-proxy": (("on", True), ("off", False), ("on", True)),
+    "base-path": (("/later", "/later"), ("/a/b.c", "/a/b.c"), ("/~x", "/~x")),
+    "console": (("off", "off"), ("readonly", "readonly"), ("off", "off")),
     "processes": (("1", 1), ("256", 256), ("2", 2)),
     "concurrency": (("1", 1), ("100000", 100_000), ("7", 7)),
     "tick": (("0.01", 10), ("10ms", 10), ("1m", 60_000)),
@@ -173,7 +175,7 @@ def test_the_defaults_are_as_documented() -> None:
         root_key_file=None, root_key=None, allow_hosts=frozenset(), allow_origins=frozenset(),
         health=Address("127.0.0.1", 8081), health_given=False, idle_ms=75_000, connections=None, waiters=None,
         keep_failures=5,
-        tls_cert=None, tls_key=None, behind_proxy=False,
+        tls_cert=None, tls_key=None, behind_proxy=False, base_path="", console="on",
         processes=1, concurrency=256, tick_ms=100,
         lease_ms=30_000,
         policy=Policy(

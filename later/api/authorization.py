@@ -10,10 +10,12 @@ import structlog
 from aiohttp import hdrs, web
 from multidict import istr
 
+from later.api.console_sessions import ConsoleSessions
 from later.core.api_keys import ApiKey, Scope, has_key_form, has_valid_check, id_in_key
 from later.core.call_rate import CallRate
 from later.core.caller import ANYBODY, NOBODY, Caller
-from later.core.errors import Denied, NotKnown, Refused, StoreDown, TooOften
+from later.core.console_session import is_valid_session, key_id_in_session, make_session
+from later.core.errors import Denied, NotAllowed, NotKnown, Refused, StoreDown, TooOften
 from later.core.key_set import KeyEntry, KeySet
 from later.store.key_book import KeyBook
 from later.store.shared_read import FRESH_S
@@ -26,6 +28,8 @@ MAX_RATES = 100_000
 """Keys whose rates are known at a time. Those of keys that are gone are forgotten, now and then, with all others."""
 UNKNOWN = "unknown"
 """Why a key is refused that is well formed: the store has not this one."""
+UNKNOWN_KEY = "key: this key is not known here"
+ENDED_SESSION = "the session has ended: sign in again"
 EXPECTED_HEADER = "this call needs a key: Authorization: Bearer later_…"
 
 log = structlog.get_logger()
@@ -47,8 +51,9 @@ _OPEN, _METRICS = NoScope.OPEN, Scope.METRICS  # to look up a member of an enum 
 class Authorization:
     """The check of keys: those in the store's `book`, and the root key, which is in no store. Without a book, all may.
 
-    `is_optional`: no key is needed as long as there is no root key and the store has never had a key. `count_denial`
-    gets the reason of each refusal; `monotonic` returns seconds.
+    `is_optional`: no key is needed as long as there is no root key and the store has never had a key. A call without a
+    key counts as one of the key of its session, if it has one of `sessions`. `count_denial` gets the reason of each
+    refusal; `monotonic` returns seconds.
     """
 
     def __init__(
@@ -57,12 +62,14 @@ class Authorization:
         *,
         root_key: ApiKey | None = None,
         is_optional: bool = False,
+        sessions: ConsoleSessions | None = None,
         count_denial: Callable[[str], None] = lambda reason: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._book = book
         self._root = None if root_key is None else KeySet([root_key])
         self._is_optional = is_optional and root_key is None
+        self._sessions = sessions
         self._count_denial = count_denial
         self._monotonic = monotonic
         self._rates: dict[str, CallRate] = {}
@@ -119,13 +126,67 @@ class Authorization:
                 return None
             entry = known.find(token)
             if entry is None:
-                _check_form(token)
-                return None  # another process may have made it a moment ago
+                return self._find_session_caller(request, scope, known, token)
         caller = entry.caller
         if entry.has_limits or scope not in caller.scopes or scope is _METRICS:
             self._check(entry, scope, book)
         book.used.add(entry.key.id)
         return caller
+
+    def _find_session_caller(
+        self, request: web.BaseRequest, scope: Scope | NoScope, known: KeySet, token: str
+    ) -> Caller | None:
+        """Return the caller of a request without a key that is known: by the cookie of its session, if it has one.
+
+        Return and raises: as `find_caller`.
+        """
+        book, sessions = self._book, self._sessions
+        assert book is not None
+        session = None if token or sessions is None else sessions.find(request)
+        if session is None or sessions is None:
+            _check_form(token)
+            return None  # another process may have made it a moment ago
+        if not sessions.secret.is_fresh:
+            return None
+        id = key_id_in_session(session)
+        if id is None:
+            raise NotKnown(ENDED_SESSION, reason=UNKNOWN)
+        entry = (self._root and self._root.get(id)) or known.get(id)
+        if entry is None:
+            return None
+        secret = sessions.secret.latest
+        if secret is None or not is_valid_session(session, entry.key, secret, book.now()):
+            raise NotKnown(ENDED_SESSION, reason=UNKNOWN)
+        caller = sessions.restrict(entry.caller)
+        if scope in entry.caller.scopes and scope not in caller.scopes:
+            raise NotAllowed("this console is read-only", reason="scope")
+        if entry.has_limits or scope not in caller.scopes or scope is _METRICS:
+            self._check(entry._replace(caller=caller), scope, book)
+        book.used.add(entry.key.id)
+        return caller
+
+    async def sign_in(self, text: str) -> str:
+        """Return the cookie of a new session of a key.
+
+        Raises:
+            Refused: no key is asked for here.
+            NotKnown: the key is unknown, mistyped or has ended.
+            StoreDown: the keys could not be read.
+        """
+        book, sessions = self._book, self._sessions
+        if book is None or sessions is None:
+            raise Refused("key: this daemon asks for no keys", "key")
+        entry = None if self._root is None else self._root.find(text)
+        for read in (book.current, book.reread):
+            known = await read()
+            entry = entry or known.find(text)
+            if entry is not None:
+                _check_end(entry.key, book)
+                book.used.add(entry.key.id)
+                return make_session(entry.key, await sessions.secret.make(), book.now())
+            if not has_valid_check(text):
+                raise NotKnown(UNKNOWN_KEY, reason="mistyped")
+        raise NotKnown(UNKNOWN_KEY, reason=UNKNOWN)
 
     async def admit(self, request: web.BaseRequest, scope: Scope | NoScope, token: str | None = None) -> Caller:
         """Return the caller of a request to a route with this scope. `token` is as in `find_caller`.
@@ -144,7 +205,10 @@ class Authorization:
         assert self._book is not None
         try:
             for read in (self._book.current, self._book.reread):
-                caller = self.find_caller(request, scope, await read(), token)
+                known = await read()
+                if self._sessions is not None and self._sessions.find(request) is not None:
+                    await self._sessions.secret.read()
+                caller = self.find_caller(request, scope, known, token)
                 if caller is not None:
                     return caller
         except StoreDown:

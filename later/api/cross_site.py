@@ -74,6 +74,14 @@ class CrossSiteProtection:
                 "Sec-Fetch-Site",
             )
 
+    def is_of_own_page(self, request: web.BaseRequest) -> bool:
+        """Return True if the browser proves that one of this server's own pages sent the request."""
+        site = request.headers.get(SEC_FETCH_SITE)
+        if site is not None:
+            return site == "same-origin"
+        origin = request.headers.get(ORIGIN)
+        return origin is not None and self._is_own_origin(origin, request.headers.get(HOST))
+
     def _is_allowed_host(self, host: str | None) -> bool:
         """Return True if requests may name this host, with or without a port.
 

@@ -14,6 +14,7 @@ from aiohttp import StreamReader, hdrs, web
 from aiohttp.http import HttpVersion11, RawRequestMessage, StreamWriter
 from aiohttp.http_exceptions import InvalidURLError
 from aiohttp.typedefs import Handler
+from yarl import URL
 
 from later.api.access_log import ACCESS_LOG
 from later.api.requests import check_expectation
@@ -38,7 +39,11 @@ _QUOTE_START = re.compile(r"""[:"\n]|\B'(?![A-Za-z-]+' header)""")
 class Runner(web.AppRunner):
     """A `web.AppRunner` with the server of this module, and limits for its connections."""
 
-    def __init__(self, app: web.Application, connections: ServerConnections | None = None, **options: Any) -> None:
+    def __init__(
+        self, app: web.Application, connections: ServerConnections | None = None, base_path: str = "", **options: Any
+    ) -> None:
+        """`base_path` is taken off the paths that begin with it."""
+        self._base_path = base_path
         self._connections = connections or ServerConnections()
         # `read_body` decompresses: aiohttp would do so with bodies that nobody reads, and close over a broken one
         super().__init__(app, keepalive_timeout=self._connections.idle_s, auto_decompress=False, **options)
@@ -65,7 +70,25 @@ class Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
         dispatcher = _Dispatcher(self.app, server.request_handler)
-        return _Server(self._connections, dispatcher, request_factory=server.request_factory, **self._kwargs)
+        make_request = server.request_factory
+        if self._base_path:
+            make_request = _strip_base_path(self._base_path, make_request)
+        return _Server(self._connections, dispatcher, request_factory=make_request, **self._kwargs)
+
+
+def _strip_base_path(base_path: str, make_request: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
+    """Return a factory of requests that have not the base path in front, whatever a proxy leaves there."""
+    start = f"{base_path}/"
+
+    def make(message: RawRequestMessage, *parts: Any) -> web.BaseRequest:
+        path = message.path
+        if path.startswith(start) or message.url.raw_path == base_path:
+            rest, url = path[len(base_path) :], message.url
+            url = URL.build(path=url.raw_path[len(base_path) :] or "/", query_string=url.raw_query_string, encoded=True)
+            message = message._replace(path=rest if rest.startswith("/") else f"/{rest}", url=url)
+        return make_request(message, *parts)
+
+    return make
 
 
 class _Dispatcher:

@@ -36,6 +36,10 @@ class KeySet:
         self.has_had_keys = has_had_keys
         self._entries = {id: KeyEntry.of(key) for id, key in self.keys.items()}
 
+    def get(self, id: str) -> KeyEntry | None:
+        """Return the key of this id."""
+        return self._entries.get(id)
+
     def find(self, text: str) -> KeyEntry | None:
         """Return the key that a caller has sent, if it is one of these."""
         entry = self._entries.get(text[_ID])

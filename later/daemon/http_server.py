@@ -15,11 +15,13 @@ from later.api.access_log import ACCESS_LOG, AccessLog
 from later.api.application.app import ApiSettings, build_app, build_health_app
 from later.api.authorization import Authorization, NoScope
 from later.api.clock_moves import MoveClock
+from later.api.console_sessions import ConsoleSessions, SessionCookie
 from later.api.cross_site import CrossSiteProtection
 from later.api.health import HealthSource
 from later.api.routes import Route
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections
+from later.api.sign_in import SignInHandlers
 from later.config import Config
 from later.console.pages import PATH, ConsolePages
 from later.core.address_guard import AddressGuard
@@ -54,7 +56,11 @@ class HttpServer:
         self._config = config
         self._store = store
         self._metrics = metrics
-        self.authorization = build_authorization(config, store, metrics)
+        self._cross_site_protection = build_cross_site_protection(config, lambda: self.authorization.asks_for_keys)
+        self._cookie = SessionCookie.of_server(
+            config.base_path, is_secure=config.tls_cert is not None or config.behind_proxy
+        )
+        self.authorization = build_authorization(config, store, metrics, self._build_sessions())
         self._max_waiters = max(most_connections // 2, 1) if config.waiters is None else config.waiters
         self._certificate = read_server_certificate(config.tls_cert, config.tls_key)
         connections = ServerConnections(
@@ -66,7 +72,25 @@ class HttpServer:
         app = self._build_app(health, guard, wake_delay_ticker, move_clock)
         if config.access_log != "off":
             app[ACCESS_LOG] = AccessLog(logs_all=config.access_log == "all", monotonic=time.monotonic)
-        self._runner = Runner(app, connections, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
+        self._runner = Runner(
+            app,
+            connections,
+            config.base_path,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=REQUEST_GRACE_S,
+        )
+
+    def _build_sessions(self) -> ConsoleSessions | None:
+        """Return the sessions of the console, if there is one."""
+        if self._config.console_mode == "off":
+            return None
+        return ConsoleSessions(
+            self._store.session_secret,
+            self._cookie,
+            is_of_own_page=self._cross_site_protection.is_of_own_page,
+            is_read_only=self._config.console_mode == "readonly",
+        )
 
     def _build_app(
         self,
@@ -76,16 +100,10 @@ class HttpServer:
         move_clock: MoveClock | None,
     ) -> web.Application:
         config, authorization = self._config, self.authorization
-        own_hosts = set() if config.http_address is None else {config.http_address.host}
-        cross_site_protection = CrossSiteProtection(
-            config.allow_hosts | own_hosts,
-            config.allow_origins,
-            takes_any_host=lambda: not config.allow_hosts and authorization.asks_for_keys,
-        )
         if not config.runs_api:
             return build_health_app(
                 authorization=authorization,
-                cross_site_protection=cross_site_protection,
+                cross_site_protection=self._cross_site_protection,
                 metrics=self._metrics,
                 health=health,
                 clock=self._store.clock,
@@ -103,12 +121,16 @@ class HttpServer:
             metrics=self._metrics,
             guard=guard,
             authorization=authorization,
-            cross_site_protection=cross_site_protection,
+            cross_site_protection=self._cross_site_protection,
             health=health,
             wake_delay_ticker=wake_delay_ticker,
-            pages=console_routes(),
+            pages=self._console_routes(),
             move_clock=move_clock,
         )
+
+    def _console_routes(self) -> list[Route]:
+        mode = self._config.console_mode
+        return [] if mode == "off" else console_routes(mode, self._config.base_path, self.authorization, self._cookie)
 
     async def check_keys(self) -> None:
         """Refuse to listen where others can call and nobody has a key, before anything is delivered.
@@ -166,16 +188,30 @@ class HttpServer:
             await self._runner.cleanup()
 
 
-def console_routes() -> list[Route]:
+def console_routes(mode: str, base_path: str, authorization: Authorization, cookie: SessionCookie) -> list[Route]:
     """Return the routes of the console. They are open, because its pages hold no data: the calls that they make do."""
-    pages = ConsolePages("", "on")
+    pages, sign_in = ConsolePages(base_path, mode), SignInHandlers(authorization, cookie)
     return [
+        Route("POST", f"{PATH}session", sign_in.sign_in, NoScope.OPEN),
+        Route("DELETE", f"{PATH}session", sign_in.sign_out, NoScope.OPEN),
         Route("GET", PATH.rstrip("/"), pages.redirect, NoScope.OPEN, is_page=True),
         Route("GET", f"{PATH}{{path:.*}}", pages.show, NoScope.OPEN, is_page=True),
     ]
 
 
-def build_authorization(config: Config, store: Store, metrics: Metrics) -> Authorization:
+def build_cross_site_protection(config: Config, asks_for_keys: Callable[[], bool]) -> CrossSiteProtection:
+    """Return the protection that the options say. With keys, any host is allowed unless some are named."""
+    own_hosts = set() if config.http_address is None else {config.http_address.host}
+    return CrossSiteProtection(
+        config.allow_hosts | own_hosts,
+        config.allow_origins,
+        takes_any_host=lambda: not config.allow_hosts and asks_for_keys(),
+    )
+
+
+def build_authorization(
+    config: Config, store: Store, metrics: Metrics, sessions: ConsoleSessions | None
+) -> Authorization:
     """Return the check of keys that the options say. A worker's metrics stay open on loopback."""
     is_loopback = config.http_address is None or config.http_address.is_loopback
     if config.auth == "off" or (not config.runs_api and is_loopback):
@@ -184,6 +220,7 @@ def build_authorization(config: Config, store: Store, metrics: Metrics) -> Autho
         store.key_book,
         root_key=config.root_key,
         is_optional=config.auth == "auto" and is_loopback,
+        sessions=sessions,
         count_denial=metrics.count_denial,
         monotonic=time.monotonic,
     )

@@ -41,7 +41,10 @@ def log_listening(address: Address, bound: Sequence[Address], config: Config) ->
     Without keys, callers from elsewhere may use some names only, so it is said which are allowed.
     """
     for numeric in bound:
-        log.info("listening", url=f"{'http' if config.tls_cert is None else 'https'}://{numeric}")
+        url = f"{'http' if config.tls_cert is None else 'https'}://{numeric}"
+        log.info("listening", url=url)
+        if config.console_mode != "off":
+            log.info("console", url=f"{url}{config.base_path}/console/", mode=config.console_mode)
     if not bound or address.is_loopback:
         return
     if config.tls_cert is None and not config.behind_proxy:
@@ -49,6 +52,8 @@ def log_listening(address: Address, bound: Sequence[Address], config: Config) ->
     if config.auth == "off":
         log.warning("listening beyond this machine: anyone who reaches this port can make calls", address=str(address))
         hosts = ", ".join(sorted({"localhost", address.host, *config.allow_hosts}))
+        if config.console != "off":
+            log.warning("no console beyond this machine: it needs keys, and --auth off asks for none")
         log.info("other host names are refused: --allow-host allows one", hosts=hosts)
 
 

@@ -23,6 +23,7 @@
 | `{later:auth}:used`     | hash   | id of an API key → when it was used last, to the minute                  |
 |                         |        | `ended:<id>`: when it was noted that the key had ended                   |
 | `{later:auth}:audit`    | stream | the last 10,000 audit events, each as JSON in the field `event`          |
+| `{later:auth}:session`  | string | the secret by which sessions of the console are signed: 32 random bytes  |
 | `later:origins:<t>`     | zset   | origin that asked for a pause → when its hold ends; 1,000 at most        |
 | `later:flow:<t>`        | hash   | the permits granted of a topic's rate and concurrency, if it has limits  |
 | `{later:auth}:signing`  | hash   | `namespace:<n>`, `topic:<t>`, `origin:<n>\\x1f<origin>` or `all` → the   |
@@ -168,6 +169,7 @@ class Keys:
         self.key_uses = b"{%s:auth}:used" % prefix.encode()
         self.audit_trail = b"{%s:auth}:audit" % prefix.encode()
         self.signing = b"{%s:auth}:signing" % prefix.encode()
+        self.session_secret = b"{%s:auth}:session" % prefix.encode()
         self.due_notices = prefix.encode() + b":bell"
         self._history_tag = b"{%s:history}:" % prefix.encode()
         self.sampled_deliveries = self._history_tag + b"deliveries"

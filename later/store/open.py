@@ -38,6 +38,7 @@ from later.store.queue_book import QueueBook
 from later.store.scan import Scanner
 from later.store.schedules import Schedules
 from later.store.schema import KNOWN_NEEDS, MOVED_CLOCK, Execute, check_store, stored_shards
+from later.store.session_secret import SessionSecret
 from later.store.settings import StoreSettings
 from later.store.signing_book import SigningBook
 from later.store.snapshots import Snapshots
@@ -81,6 +82,7 @@ class Store:
     policies: PolicyBook
     queues: QueueBook
     key_book: KeyBook
+    session_secret: SessionSecret
     audit_trail: AuditTrail
     signing: SigningBook
     schedules: Schedules
@@ -157,6 +159,7 @@ def build_store(
         policies=policies,
         queues=QueueBook(client, keys, policies, stats, topic_index, dead_letters),
         key_book=KeyBook(client, keys, clock.monotonic, lambda: clock.moved_ms),
+        session_secret=SessionSecret(client, keys, clock.monotonic),
         audit_trail=AuditTrail(client, keys, clock),
         signing=SigningBook(client, keys, clock.monotonic, time.now),
         schedules=Schedules(client, keys),

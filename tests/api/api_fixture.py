@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import ClientResponse
+from aiohttp import ClientResponse, DummyCookieJar
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, BaseRunner, Request
 from prometheus_client import generate_latest
@@ -18,9 +18,9 @@ from yarl import URL
 from later.api.access_log import ACCESS_LOG, AccessLog
 from later.api.application.app import ApiSettings, build_app
 from later.api.authorization import Authorization
+from later.api.console_sessions import SessionCookie
 from later.api.cross_site import CrossSiteProtection
 from later.api.health import HealthSource
-from later.api.routes import Route
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections
 from later.core.address_guard import AddressGuard
@@ -28,6 +28,7 @@ from later.core.clock import Clock, rfc3339
 from later.core.errors import LaterError, StoreDown
 from later.core.past_failures import MAX_FAILURES
 from later.core.policy import Policy
+from later.daemon.http_server import console_routes
 from later.metrics import Exposition, Metrics
 from later.store.client import StoreClient
 from later.store.keys import Keys
@@ -40,6 +41,7 @@ Answer = tuple[int, Any]
 
 MINIMAL = {"topic": "order", "callback": "http://127.0.0.1:8888/success"}
 """The smallest valid body of a create."""
+COOKIE = SessionCookie.of_server("", is_secure=False)
 DAY_MS = 86_400_000
 
 
@@ -125,12 +127,13 @@ async def read_answer(response: ClientResponse) -> Any:
 class DaemonServer(TestServer):
     """A test server that serves as the daemon does: a client that disconnects cancels nothing."""
 
-    def __init__(self, app: Application, connections: ServerConnections | None = None) -> None:
+    def __init__(self, app: Application, connections: ServerConnections | None = None, base_path: str = "") -> None:
         super().__init__(app)
         self._connections = connections
+        self._base_path = base_path
 
     async def _make_runner(self, **options: Any) -> BaseRunner:
-        return Runner(self.app, self._connections, **{**options, "handler_cancellation": False})
+        return Runner(self.app, self._connections, self._base_path, **{**options, "handler_cancellation": False})
 
 
 @asynccontextmanager
@@ -148,8 +151,10 @@ async def serve_api(
     cross_site_protection: CrossSiteProtection | None = None,
     connections: ServerConnections | None = None,
     clock: Clock | None = None,
-    pages: Sequence[Route] = (),
     keep_failures: int = MAX_FAILURES,
+    base_path: str = "",
+    cookie: SessionCookie = COOKIE,
+    console: str = "on",
 ) -> AsyncIterator[ApiFixture]:
     """Serve the whole API, on an empty store, at a fixed time unless a clock is given."""
     redis = Redis.from_url(shared_server(), protocol=2, driver_info=None)
@@ -179,6 +184,7 @@ async def serve_api(
     async def exposition(accept: str) -> Exposition:
         return metrics.exposition(accept)
 
+    authorization = authorization(store, metrics) if callable(authorization) else authorization or Authorization()
     app = build_app(
         ApiSettings(
             max_body=max_body,
@@ -186,20 +192,21 @@ async def serve_api(
             remember_ms=7 * DAY_MS,
             lease_ms=30_000,
             max_waiters=max_waiters,
+            base_path=base_path,
             keeps_trace_context=keeps_trace_context,
         ),
         store=store,
         metrics=metrics,
         guard=guard or NO_GUARD,
-        authorization=authorization(store, metrics) if callable(authorization) else authorization or Authorization(),
+        authorization=authorization,
         cross_site_protection=cross_site_protection or CrossSiteProtection(),
         health=HealthSource(why_not_ready=why_not_ready, exposition=exposition),
         wake_delay_ticker=wakes.append,
-        pages=pages,
+        pages=[] if console == "off" else console_routes(console, base_path, authorization, cookie),
     )
     if access_log is not None:
         app[ACCESS_LOG] = access_log
-    async with TestClient(DaemonServer(app, connections)) as http:
+    async with TestClient(DaemonServer(app, connections, base_path), cookie_jar=DummyCookieJar()) as http:
         api = ApiFixture(http=http, client=client, redis=redis, keys=keys, store=store, metrics=metrics, wakes=wakes)
         yield api
     await client.aclose()

@@ -7,12 +7,15 @@ from typing import Any
 from yarl import URL
 
 from later.api.authorization import Authorization
+from later.api.console_sessions import ConsoleSessions, SessionCookie
+from later.api.cross_site import CrossSiteProtection
 from later.core.api_keys import ApiKey, Scope, id_in_key, key_digest, make_key_text, root_key
 from later.metrics import Metrics
 from later.store.key_book import KeyBook
 from later.store.open import Store
+from later.store.session_secret import SessionSecret
 from later.store.shared_read import FRESH_S
-from tests.api.api_fixture import ApiFixture, serve_api
+from tests.api.api_fixture import COOKIE, ApiFixture, serve_api
 
 
 class Seconds:
@@ -62,16 +65,31 @@ class KeyedApi:
             return answer.status, await answer.json(content_type=None) if is_json else None, {**answer.headers}
 
 
-def keyed(root: str, seconds: Seconds, *, is_optional: bool = False, **served: Any) -> Any:
+def keyed(
+    root: str,
+    seconds: Seconds,
+    *,
+    is_optional: bool = False,
+    cookie: SessionCookie = COOKIE,
+    console: str = "on",
+    **served: Any,
+) -> Any:
     """Serve the API with keys, and with a root key if it is not empty."""
+    protection = served.setdefault("cross_site_protection", CrossSiteProtection())
 
     def authorize(store: Store, metrics: Metrics) -> Authorization:
         return Authorization(
             KeyBook(store.client, store.keys, seconds),
             root_key=root_key(root) if root else None,
             is_optional=is_optional,
+            sessions=ConsoleSessions(
+                SessionSecret(store.client, store.keys, seconds),
+                cookie,
+                is_of_own_page=protection.is_of_own_page,
+                is_read_only=console == "readonly",
+            ),
             count_denial=metrics.count_denial,
             monotonic=seconds,
         )
 
-    return serve_api(authorization=authorize, **served)
+    return serve_api(authorization=authorize, cookie=cookie, console=console, **served)

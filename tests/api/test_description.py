@@ -69,7 +69,7 @@ async def prepare(api: ApiFixture) -> None:
 
 async def test_every_route_is_described_and_nothing_else(api: ApiFixture) -> None:
     described = {(method, path) for method, path, _ in operations(await read_document(api))}
-    own = {(route.method, route.template) for route in api.http.app[ROUTES] if not route.is_zaqar}
+    own = {(route.method, route.template) for route in api.http.app[ROUTES] if not (route.is_zaqar or route.is_page)}
     assert described == own
     of_the_clock = {("GET", "/dev/clock"), ("POST", "/dev/clock")}
     assert {(operation.method, operation.path) for operation in OPERATIONS} == own | of_the_clock
@@ -92,7 +92,7 @@ async def test_every_component_is_used(api: ApiFixture) -> None:
 
 async def test_every_operation_has_an_example_that_is_answered_as_described(api: ApiFixture) -> None:
     document = await read_document(api)
-    for operation in [each for each in OPERATIONS if each.tag != "clock"]:
+    for operation in [each for each in OPERATIONS if each.tag != "clock" and each.id != "signIn"]:
         await api.redis.flushall()
         await prepare(api)
         if operation.id == "showJob":

@@ -157,7 +157,7 @@ WITHOUT_RIGHTS = [
 OTHERS = [*["alpha"] * 20, *(f"alpha, {scope}" for scope in Scope), *WITHOUT_RIGHTS]
 """Callers that see nothing of omega's; the one that may do everything to its own namespace comes often."""
 ALL = ["omega", "omega, limited", "unbound", "unbound", "root", *OTHERS]
-OPEN_PATH = re.compile(r"/(version|openapi\.json|livez|readyz|problems/.*)?(\?|$)")
+OPEN_PATH = re.compile(r"/(console.*|version|openapi\.json|livez|readyz|problems/.*)?(\?|$)")
 ZAQAR_ERROR = re.compile(rb'{"title":"[^"]+","description":"([^"\\]|\\.)+"}\Z')
 ZAQAR_STATUSES = {200, 201, 204, 400, 401, 403, 404, 405, 406, 409, 503}
 """Statuses below /v2: Zaqar's clients take most others for success."""

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.api.api_fixture import ApiFixture
-from tests.console.console_fixture import serve_console
+from tests.api.api_fixture import ApiFixture, serve_api
 
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiFixture]:
-    async with serve_console() as built:
+    async with serve_api() as built:
         yield built

@@ -59,6 +59,7 @@ class ApiSettings:
     `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store, `max_waiters` the claims that
     wait for tasks. The counts of a bulk job are kept for `remember_ms`. `lease_ms` is the length of a lease if the
     daemon's timeout applies to the task's topic. With `keeps_trace_context`, a task keeps that of its request.
+    `base_path` is what a proxy puts in front of all paths.
     """
 
     max_body: int
@@ -66,6 +67,7 @@ class ApiSettings:
     remember_ms: int
     lease_ms: int
     max_waiters: int
+    base_path: str = ""
     keeps_trace_context: bool = False
 
 
@@ -134,7 +136,7 @@ def build_app(
         clock = ClockHandlers(store=store, move=move_clock, queues=claims.queues, authorization=authorization)
         routes.append(Route("GET", "/dev/clock", clock.show, Scope.READ))
         routes.append(Route("POST", "/dev/clock", clock.move, Scope.ADMIN))
-    app = _build_from_routes(routes, authorization, cross_site_protection, metrics, answer_error)
+    app = _build_from_routes(routes, authorization, cross_site_protection, metrics, answer_error, settings.base_path)
     app[CLAIMS] = claims
     app.on_shutdown.append(claims.end_waiting)
     return app
@@ -306,6 +308,7 @@ def _build_from_routes(
     cross_site_protection: CrossSiteProtection,
     metrics: Metrics,
     answer_error: ErrorAnswer,
+    base_path: str = "",
 ) -> web.Application:
     """Build an application of these routes, and of those that tell about them.
 
@@ -316,7 +319,7 @@ def _build_from_routes(
         *routes,
         Route("GET", "/", about.list_routes, NoScope.OPEN),
         Route("GET", "/version", about.version, NoScope.OPEN),
-        Route("GET", "/openapi.json", DescriptionHandler().show, NoScope.OPEN),
+        Route("GET", "/openapi.json", DescriptionHandler(base_path).show, NoScope.OPEN),
         Route("GET", "/problems/{name}", about.problem, NoScope.OPEN),
     ]
     app = web.Application(middlewares=[error_middleware(answer_error)], client_max_size=MAX_BATCH_BYTES)

@@ -18,14 +18,15 @@ from later.core.api_keys import Scope
 class DescriptionHandler:
     """The handler of the description of one application, which is built when somebody first asks for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, base_path: str = "") -> None:
+        self._base_path = base_path
         self._body = b""
         self._etag = ""
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET /openapi.json`. A client that has it asks by its entity tag whether it is still the same."""
         if not self._body:
-            self._body = _encode(request.app[ROUTES])
+            self._body = _encode(request.app[ROUTES], self._base_path)
             self._etag = f'"{hashlib.sha256(self._body).hexdigest()[:32]}"'
         headers = {**SERVER_HEADERS, "Cache-Control": "no-cache", "ETag": self._etag}
         known = request.headers.get(hdrs.IF_NONE_MATCH, "")
@@ -34,7 +35,7 @@ class DescriptionHandler:
         return web.Response(body=self._body, content_type="application/json", headers=headers)
 
 
-def _encode(routes: Sequence[Route]) -> bytes:
+def _encode(routes: Sequence[Route], base_path: str) -> bytes:
     described = {
         (route.method, route.template): DescribedRoute(
             route.query,
@@ -42,5 +43,6 @@ def _encode(routes: Sequence[Route]) -> bytes:
             needs_key=route.scope is not NoScope.OPEN,
         )
         for route in routes
+        if not route.is_page
     }
-    return msgspec.json.encode(build_document(described))
+    return msgspec.json.encode(build_document(described, base_path))

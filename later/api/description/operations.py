@@ -7,6 +7,7 @@ from later.api.problem_types import (
     CHANGED,
     EXISTS,
     IN_FLIGHT,
+    NO_KEY,
     NO_SUCH_JOB,
     NO_SUCH_SCHEDULE,
     NO_SUCH_TASK,
@@ -32,6 +33,7 @@ TAGS = {
     "signing": "The secrets by which deliveries are signed.",
     "pulsar": "The routes of PIP-315, for the tooling of Apache Pulsar.",
     "clock": "The clock of `later dev`. Other daemons have no such routes.",
+    "console": "Sessions of the pages for people, at `/console/`.",
     "daemon": "What the daemon tells of itself.",
 }
 """The groups of operations, and what they are for."""
@@ -266,6 +268,13 @@ _CLOCK = (
         "ClockAnswer", "ClockRequest", {"advance": 2_592_000, "settle": True},
     ),
 )  # fmt: skip
+_CONSOLE = (
+    Operation(
+        "POST", "/console/session", "signIn", "console", "Exchange a key for the cookie of a session.",
+        NO_BODY, "SignInRequest", {"key": "later_…"}, problems=(NO_KEY,),
+    ),
+    Operation("DELETE", "/console/session", "signOut", "console", "Let the browser forget the session.", NO_BODY),
+)  # fmt: skip
 _DAEMON = (
     Operation(
         "GET", "/workers", "listWorkers", "daemon", "List the processes of all daemons on the store.", "Workers",
@@ -296,6 +305,7 @@ OPERATIONS = (
     *_pulsar_operations("topic", "persistent/public/{namespace}/{topic}", "persistent/public/shop/order"),
     *_pulsar_operations("namespace", "namespaces/public/{namespace}", "namespaces/public/shop"),
     *_CLOCK,
+    *_CONSOLE,
     *_DAEMON,
 )
 """All operations but those of Zaqar's API, which Zaqar describes."""

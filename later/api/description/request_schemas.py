@@ -50,6 +50,7 @@ from later.api.requests import (
     RunNowRequest,
 )
 from later.api.rotation import RotationRequest
+from later.api.sign_in import MAX_KEY_CHARS
 from later.core.cron import MAX_CRON_CHARS
 from later.core.edit import TaskChanges
 from later.core.if_exists import IfExists
@@ -220,6 +221,7 @@ def request_schemas() -> dict[str, Schema]:
             EXPECTED_OF_CLOCK,
             oneOf=either("advance", "to"),
         ),
+        "SignInRequest": structure({"key": string(1, MAX_KEY_CHARS)}, ["key"], additionalProperties=False),
         "EmptyRequest": structure({}, additionalProperties=False),
         "TaskIdsRequest": array(reference("TaskIdRequest"), most=MAX_ITEMS),
         "CreatesRequest": array(reference("CreateRequest"), most=MAX_ITEMS),
