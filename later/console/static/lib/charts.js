@@ -23,7 +23,7 @@ export function Lines(props) {
 
 /** A chart with axes, legend, reading by pointer and arrow keys, and a table of its values.
  *
- * `from` is in ms; `limit` is `{value, label}`, a level across the chart. While nobody reads a value, the legend shows the
+ * `from` is in ms; `limit` is `{perSecond, label}`, a level across the chart. While nobody reads a value, the legend shows the
  * last ones, unless `idle` is false.
  */
 function Chart({ title, from, step_s, series, how, barWidth, marks, format = decimal, log, limit, idle = true, height = HEIGHT }) {
@@ -33,8 +33,9 @@ function Chart({ title, from, step_s, series, how, barWidth, marks, format = dec
   const inner = Math.max(40, width - PLOT.left - PLOT.right);
   const data = join({ from, step_s, series, how, most: Math.floor(inner / barWidth) });
   const end = data.start + data.bins * data.stepMs;
+  const level = limit && limitLevel(limit, data, how);
   const x = (ms) => PLOT.left + ((ms - data.start) / (end - data.start)) * inner;
-  const scale = yScale(data, marks === drawBars, log, limit, height);
+  const scale = yScale(data, marks === drawBars, log, level, height);
   const isEmpty = data.series.every(({ values }) => values.every((value) => value === null));
   const shown = at === null ? null : Math.min(at, data.bins - 1);
   const point = (event) => {
@@ -50,7 +51,7 @@ function Chart({ title, from, step_s, series, how, barWidth, marks, format = dec
     if (next !== null) announce(reading(data, next, format));
   };
   return html`<figure class="chart">
-    <${Legend} ...${{ data, shown, format, limit, idle }} />
+    <${Legend} ...${{ data, shown, format, limit: level && limit, idle }} />
     <div ref=${box} class="chart-box">
       ${width > 0 && html`<svg class="chart-svg" width=${width} height=${height} role="img" tabindex="0"
         aria-label=${summary(title, data, format)} onPointerMove=${point} onPointerLeave=${() => setAt(null)}
@@ -59,13 +60,19 @@ function Chart({ title, from, step_s, series, how, barWidth, marks, format = dec
         ${shown !== null && html`<rect class="cursor" x=${x(data.start + shown * data.stepMs)} y=${PLOT.top}
           width=${Math.max(1, inner / data.bins)} height=${height - PLOT.top - PLOT.bottom} />`}
         <${marks} ...${{ data, x, y: scale.y }} />
-        ${limit && html`<line class="limit" x1=${PLOT.left} x2=${width - PLOT.right} y1=${scale.y(limit.value)}
-          y2=${scale.y(limit.value)} />`}
+        ${level && html`<line class="limit" x1=${PLOT.left} x2=${width - PLOT.right} y1=${scale.y(level)} y2=${scale.y(level)} />`}
         ${isEmpty && html`<text class="chart-none" x=${PLOT.left + inner / 2} y=${height / 2}>${words.chart.noData}</text>`}
       </svg>`}
     </div>
     <${DataTable} ...${{ title, data, format }} />
   </figure>`;
+}
+
+/** Return a limit in the unit of the marks; null if it is so high that these could not be seen beside it. */
+function limitLevel({ perSecond }, { series, bins, stepMs }, how) {
+  const level = how === "sum" ? (perSecond * stepMs) / 1000 : perSecond;
+  const most = Math.max(...Array.from({ length: bins }, (_, i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0)));
+  return level > most * 3 ? null : level;
 }
 
 function useWidth() {
@@ -90,7 +97,7 @@ function yScale({ series, bins }, isStacked, log, limit, height) {
     return { ticks, y };
   }
   const totals = isStacked ? Array.from({ length: bins }, (_, i) => series.reduce((sum, one) => sum + (one.values[i] ?? 0), 0)) : all;
-  const ticks = linearTicks(Math.max(0, limit?.value ?? 0, ...totals));
+  const ticks = linearTicks(Math.max(0, limit ?? 0, ...totals));
   return { ticks, y: (value) => bottom - (value / ticks.at(-1)) * span };
 }
 

@@ -20,8 +20,8 @@ export function TopicBadges({ topic }) {
   return html`<span class="badges">
     ${(isHeld || paused) && text && html`<${Badge} level=${level} title=${topicWords.heldTitle[name]}>
       ${typeof text === "function" ? text(limit && decimal(limit)) : text}<//>`}
-    ${rate && name !== "rate" && html`<${Badge}>${topicWords.limits.rate(decimal(rate))}<//>`}
-    ${concurrency && name !== "concurrency" && html`<${Badge}>${topicWords.limits.concurrency(count(concurrency))}<//>`}
+    ${rate > 0 && name !== "rate" && html`<${Badge}>${topicWords.limits.rate(decimal(rate))}<//>`}
+    ${concurrency > 0 && name !== "concurrency" && html`<${Badge}>${topicWords.limits.concurrency(count(concurrency))}<//>`}
   </span>`;
 }
 
