@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from unittest.mock import AsyncMock
 
@@ -227,15 +227,18 @@ class TestLongCensus:
     ) -> None:
         count = self.Count(store, asyncio.Event(), goes_on)
         monkeypatch.setattr(store.stats, "counts", count.counts)
-        daemon, interval_ms = Daemon.on(store), 1000
-        ticker = Ticker.on_local_clock(
-            "store_metrics", daemon.store_metrics.tick, interval_ms, daemon.metrics.count_tick_error
-        )
+        daemon, interval_ms, tick_ended = Daemon.on(store), 1000, asyncio.Event()
+
+        async def tick(now: int) -> TickResult:
+            result = await daemon.store_metrics.tick(now)
+            tick_ended.set()
+            return result
+
+        ticker = Ticker.on_local_clock("store_metrics", tick, interval_ms, daemon.metrics.count_tick_error)
         start_tickers([ticker], daemon.metrics)
         started_at, success_at = time.monotonic(), ticker.last_success_at()
-        await asyncio.sleep(0.05)
-        while goes_on and ticker.last_success_at() == success_at:
-            await asyncio.sleep(0.001)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(tick_ended.wait(), 10 if goes_on else 0.05)
         hung = daemon.metrics.hung_tickers(started_at + HANGS_AFTER_S + interval_ms / 1000 + 0.002)
         assert hung == ([] if goes_on else ["store_metrics"])
         assert (ticker.last_success_at() > success_at) == goes_on
