@@ -106,6 +106,11 @@ class Config:
     wait_ms: int
 
     @property
+    def keeps_history(self) -> bool:
+        """False also for `later dev`: each move of its clock visits every key that has a TTL."""
+        return self.history and not self.moves_clock
+
+    @property
     def runs_api(self) -> bool:
         return self.command in API_COMMANDS
 

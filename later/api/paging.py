@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
-from later.api.requests import EXPECTED, EXPECTED_PAGE_SIZE, MAX_PAGE_SIZE
+from later.api.requests import EXPECTED, MAX_PAGE_SIZE
 from later.core.caller import Caller
 from later.core.validation import check_id, refusal
 
 DEFAULT_PAGE_SIZE = 100
 
 
-def parse_page_size(limit: int | str | None) -> int:
+def parse_page_size(limit: int | str | None, most: int = MAX_PAGE_SIZE) -> int:
     """Return the size of a page, from the number in a body or the text in a query; without one, the default.
 
     Raises:
-        Refused: it is not from 1 to 1000.
+        Refused: it is not from 1 to `most`.
     """
     if limit is None:
         return DEFAULT_PAGE_SIZE
     is_integer = not isinstance(limit, str) or (limit.isascii() and limit.isdigit() and len(limit) <= 4)
-    if not is_integer or not 1 <= int(limit) <= MAX_PAGE_SIZE:
-        raise refusal("limit", limit, EXPECTED_PAGE_SIZE)
+    if not is_integer or not 1 <= int(limit) <= most:
+        raise refusal("limit", limit, f"an integer from 1 to {most}")
     return int(limit)
 
 

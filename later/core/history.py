@@ -47,9 +47,15 @@ class Resolution(NamedTuple):
         earliest = last - (self.most_slots - 1) * self.length_ms
         return max(earliest, min(self.slot_of(since), last + self.length_ms))
 
+    def slots_from(self, first: int, now: int) -> int:
+        """Return how many slots there are from the one that begins at `first` (ms) to the last full one."""
+        return (self.last_full(now) - first) // self.length_ms + 1
+
 
 SHORT = Resolution(10_000, 2 * HOUR_MS, 360, HOUR_MS)
 LONG = Resolution(300_000, 8 * DAY_MS, 2016, DAY_MS)
+TOPIC_RESOLUTION = LONG._replace(kept_ms=TOPIC_KEPT_MS, most_slots=TOPIC_KEPT_MS // LONG.length_ms)
+"""The slots of topics."""
 RESOLUTIONS = {10: SHORT, 300: LONG}
 """The resolutions by the lengths of their slots in seconds."""
 
@@ -138,6 +144,20 @@ def value_in_slot(series: str, fields: Fields) -> float | None:
         return sum(fields.get(field, 0) for field in COUNT_SERIES[series])
     buckets, share = PERCENTILE_SERIES[series]
     return percentile(buckets.bounds_s, [fields.get(field, 0) for field in buckets.fields], share)
+
+
+def value_to_show(series: str, fields: Fields | None, before: Fields | None) -> float | None:
+    """Return the value of a series in a slot as an answer has it; None where nobody wrote.
+
+    A gauge that was not set there has the value of the slot `before`: a census is made every 15 s, so that every third
+    slot of 10 s has none. Seconds are rounded to microseconds.
+    """
+    if fields is None:
+        return None
+    value = value_in_slot(series, fields)
+    if value is None and before is not None and series in GAUGE_FIELDS:
+        value = value_in_slot(series, before)
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def percentile(bounds_s: Sequence[float], counts: Sequence[int], share: float) -> float | None:

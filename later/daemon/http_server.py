@@ -116,6 +116,7 @@ class HttpServer:
                 lease_ms=config.lease_ms,
                 max_waiters=self._max_waiters,
                 keeps_trace_context=config.trace_context == "keep",
+                keeps_history=config.keeps_history,
             ),
             store=self._store,
             metrics=self._metrics,

@@ -111,8 +111,7 @@ class Service:
         self._worker_started = False
         self.heartbeat = HeartbeatSender(config, self._store, self._instance, self._slots_in_use)
         sample = None if self._worker is None else self._worker.deliveries.sampler.sample
-        keeps_history = config.history and not config.moves_clock  # each move shortens the life of each key with one
-        self._history = HistoryRecorder(self._store, metrics, sample) if keeps_history else None
+        self._history = HistoryRecorder(self._store, metrics, sample) if config.keeps_history else None
         record_census = None if self._history is None else self._history.record_census
         self.census = SharedCensus(self._store, Census(self._store, metrics), record_census)
         self.store_metrics = StoreMetrics(self.census, metrics)

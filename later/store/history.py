@@ -6,7 +6,7 @@ It is a picture, not an account: no write is repeated, because its outcome may b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -139,7 +139,7 @@ class HistoryStore:
                 await asyncio.sleep(0)
         return rows
 
-    async def deliveries(self) -> AsyncIterator[list[SampledDelivery]]:
+    async def deliveries(self) -> AsyncGenerator[list[SampledDelivery]]:
         """Yield the sampled deliveries in slices, those that were added last first."""
         for start in range(0, MAX_DELIVERIES, DELIVERIES_SLICE):
             command = ("LRANGE", self._keys.sampled_deliveries, start, start + DELIVERIES_SLICE - 1)

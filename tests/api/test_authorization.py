@@ -38,6 +38,8 @@ TABLE: dict[tuple[str, str], tuple[str, int, int]] = {
     ("GET", "/jobs"): ("read", 200, 200),
     ("GET", "/jobs/j"): ("read", 404, 404),
     ("GET", "/topics"): ("read", 200, 200),
+    ("GET", "/history"): ("read", 400, 403),
+    ("GET", "/deliveries"): ("read", 200, 200),
     ("GET", TOPIC): ("read", 200, 200),
     ("GET", f"{TOPIC}/policy"): ("read", 200, 200),
     ("GET", f"{SHOP}/policy"): ("read", 200, 200),

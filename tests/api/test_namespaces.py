@@ -237,6 +237,8 @@ class TestWhatIsOfAnotherNamespace:
             ("POST", "/topics/other%2Fx/resume", "topic"),
             ("GET", "/topics?namespace=other", "namespace"),
             ("GET", "/topics?namespace=default", "namespace"),
+            ("GET", "/history?series=done&topic=other%2Fx", "topic"),
+            ("GET", "/deliveries?topic=other%2Fx", "topic"),
             *[(method, "/topics/other%2Fx/policy", "topic") for method in METHODS],
             *[(method, "/namespaces/other/policy", "namespace") for method in METHODS],
             *[(method, f"{PULSAR}/namespaces/public/other/delayedDelivery", "namespace") for method in PULSAR_METHODS],

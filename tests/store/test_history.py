@@ -8,7 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.core.delivery_sample import SampledDelivery
-from later.core.history import LONG, MAX_TOPICS, SETTLED_AFTER_MS, SHORT, TOPIC_KEPT_MS
+from later.core.history import (
+    COUNT_FIELDS,
+    DEAD_FIELDS,
+    DURATION_BUCKETS,
+    GAUGE_FIELDS,
+    HELD_LATENESS_BUCKETS,
+    LATENESS_BUCKETS,
+    LONG,
+    MAX_TOPICS,
+    SETTLED_AFTER_MS,
+    SHORT,
+    TOPIC_COUNTS,
+    TOPIC_KEPT_MS,
+)
 from later.store.history import MAX_DELIVERIES, HistoryEntry, HistoryStore
 from tests.builders import NOW
 from tests.servers import shared_server
@@ -134,6 +147,30 @@ async def test_the_sample_is_bounded_and_the_last_comes_first(store: StoreFixtur
         await store.history.add(AT, NOW, HistoryEntry(deliveries=deliveries))
     numbers = [delivery.began_at - NOW async for some in store.history.deliveries() for delivery in some]
     assert numbers == [*range(MAX_DELIVERIES + 39, 39, -1)]
+
+
+async def test_the_memory_of_a_full_history_is_bounded(store: StoreFixture) -> None:
+    """The bytes of one key of each kind, times their number when all days are full: docs/history.md has the limit."""
+    counts = [*COUNT_FIELDS.values(), *DEAD_FIELDS.values()]
+    buckets = [*LATENESS_BUCKETS.fields, *HELD_LATENESS_BUCKETS.fields, *DURATION_BUCKETS.fields]
+    topics = [f"customer-{number:03}/notifications" for number in range(MAX_TOPICS)]
+    entry = HistoryEntry(
+        counts=dict.fromkeys([*counts, *buckets], 100_000),
+        gauges=dict.fromkeys(GAUGE_FIELDS.values(), 1_000_000),
+        topics={topic: [12_345] * len(TOPIC_COUNTS) for topic in topics},
+        due_tasks=dict.fromkeys(topics, 12_345),
+        deliveries=[a_delivery(number) for number in range(MAX_DELIVERIES)],
+    )
+    await store.history.add(AT, AT, entry)
+    keys = {
+        store.keys.history(SHORT.length_ms, AT): SHORT.kept_ms // SHORT.length_ms,
+        store.keys.history(LONG.length_ms, AT): LONG.kept_ms // LONG.length_ms,
+        store.keys.history_topics(AT): TOPIC_KEPT_MS // LONG.length_ms,
+        store.keys.sampled_deliveries: 1,
+    }
+    assert {*keys} == {*await store.redis.keys("*history*")}
+    memory = [(await store.redis.memory_usage(key, samples=0) or 0) * number for key, number in keys.items()]
+    assert 2_000_000 < sum(memory) < 4_000_000
 
 
 writes = st.lists(

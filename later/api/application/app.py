@@ -20,6 +20,7 @@ from later.api.due_signals import DueSignals
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
 from later.api.health import HealthHandlers, HealthSource
+from later.api.history import HistoryHandlers
 from later.api.jobs import JobHandlers
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
@@ -58,7 +59,8 @@ class ApiSettings:
 
     `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store, `max_waiters` the claims that
     wait for tasks. The counts of a bulk job are kept for `remember_ms`. `lease_ms` is the length of a lease if the
-    daemon's timeout applies to the task's topic. With `keeps_trace_context`, a task keeps that of its request.
+    daemon's timeout applies to the task's topic. With `keeps_trace_context`, a task keeps that of its request. Without
+    `keeps_history` there is none to show.
     `base_path` is what a proxy puts in front of all paths.
     """
 
@@ -69,6 +71,7 @@ class ApiSettings:
     max_waiters: int
     base_path: str = ""
     keeps_trace_context: bool = False
+    keeps_history: bool = True
 
 
 def build_app(
@@ -118,6 +121,14 @@ def build_app(
         ),
         *_policy_routes(store, callback_check, settings.max_body),
         *_signing_routes(store, settings.max_body),
+        *_history_routes(
+            HistoryHandlers(
+                store=store,
+                pending_writes=pending_writes,
+                bytes_in_answers=bytes_in_answers,
+                is_kept=settings.keeps_history,
+            )
+        ),
         *_health_routes(authorization, health, store.clock),
         Route("GET", "/whoami", WhoAmIHandler(settings.max_body).show, NoScope.ANY_KEY),
         *pages,
@@ -291,6 +302,13 @@ def _signing_routes(store: Store, max_body: int) -> list[Route]:
             Route("POST", f"{scope_path}/signing/rotate", signing.rotate, Scope.ADMIN),
         ]
     return routes
+
+
+def _history_routes(history: HistoryHandlers) -> list[Route]:
+    return [
+        Route("GET", "/history", history.show, Scope.READ, ("series", "topic", "since", "step")),
+        Route("GET", "/deliveries", history.list_deliveries, Scope.READ, ("topic", "outcome", "limit")),
+    ]
 
 
 def _health_routes(authorization: Authorization, source: HealthSource, clock: Clock) -> list[Route]:

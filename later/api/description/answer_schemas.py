@@ -10,6 +10,7 @@ from later.api.description.json_schema import (
     Schema,
     answer_structure,
     array,
+    choice,
     integer,
     mapping,
     nullable,
@@ -19,6 +20,7 @@ from later.api.description.json_schema import (
     structure,
 )
 from later.api.description.request_schemas import policy_field_schema
+from later.api.history import MAX_SHOWN_DELIVERIES, OUTCOMES
 from later.api.problems import ErrorBody, Problem
 from later.api.pulsar import ACTIVE, MAX_DELAY, TICK_TIME
 from later.api.response_schemas import (
@@ -35,6 +37,7 @@ from later.api.response_schemas import (
 )
 from later.api.schedule_answers import ScheduleResponse, SchedulesResponse
 from later.api.workers import MAX_WORKERS
+from later.core.history import LONG, SERIES
 from later.core.policy import POLICY_FIELDS
 from later.core.task_view import TaskView
 
@@ -62,7 +65,7 @@ _COUNTS = dict.fromkeys(("delay", "unack", "error", "dead"), _COUNT)
 
 def answer_schemas() -> dict[str, Schema]:
     """Return the schemas of all answers, by the names of their components."""
-    return {**_struct_schemas(), **_batch_schemas(), **_topic_schemas(), **_other_schemas()}
+    return {**_struct_schemas(), **_batch_schemas(), **_topic_schemas(), **_history_schemas(), **_other_schemas()}
 
 
 def _struct_schemas() -> dict[str, Schema]:
@@ -174,6 +177,28 @@ def _explanation_schema(lateness: Schema) -> Schema:
         last_error=nullable(reference("LastErrorView")),
         last_failures=array(reference("FailureView")),
     )
+
+
+def _history_schemas() -> dict[str, Schema]:
+    """Return the schemas of the history and of sampled deliveries. `off` is true where none are kept."""
+    values = array(nullable(number()), most=LONG.most_slots)
+    required = {"step_s": _COUNT, "from": TIME, "topic": nullable(_TEXT), "series": mapping(values, len(SERIES))}
+    delivery = answer_structure(
+        id=_TEXT,
+        topic=_TEXT,
+        attempt=_COUNT,
+        due_at=TIME,
+        began_at=TIME,
+        took_ms=_COUNT,
+        outcome=choice(OUTCOMES),
+        status=nullable(integer()),
+        host=nullable(_TEXT),
+    )
+    deliveries = array(_with_optional(delivery, reason=_TEXT), most=MAX_SHOWN_DELIVERIES)
+    return {
+        "History": _with_optional(answer_structure(**required), off=BOOLEAN),
+        "Deliveries": _with_optional(answer_structure(sampled=BOOLEAN, deliveries=deliveries), off=BOOLEAN),
+    }
 
 
 def _other_schemas() -> dict[str, Schema]:

@@ -11,10 +11,11 @@ from later import __version__
 from later.api.batch_body import NDJSON
 from later.api.description.answer_schemas import answer_schemas
 from later.api.description.callbacks import callback_operation
-from later.api.description.json_schema import BOOLEAN, Schema, choice, integer, reference, string
+from later.api.description.json_schema import BOOLEAN, TIME, Schema, choice, integer, reference, string
 from later.api.description.operation import TEXT, Operation
 from later.api.description.operations import OPERATIONS, TAGS
 from later.api.description.request_schemas import CURSOR, ID, NAMESPACE, TOPIC, request_schemas
+from later.api.history import MAX_SHOWN_DELIVERIES, OUTCOMES
 from later.api.problem_types import (
     CROSS_SITE,
     FAULT,
@@ -31,6 +32,7 @@ from later.api.problem_types import (
 )
 from later.api.requests import MAX_PAGE_SIZE
 from later.core.api_keys import Scope
+from later.core.history import RESOLUTIONS
 
 OPENAPI_VERSION = "3.1.1"
 JSON = "application/json"
@@ -55,6 +57,23 @@ QUERY_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "pending": (BOOLEAN, "true: leave dead tasks as they are"),
     "run": (_JOB, "the run of the job that counts the items"),
 }
+OWN_QUERY_PARAMETERS: Mapping[str, Mapping[str, tuple[Schema, str]]] = {
+    "showHistory": {
+        "series": (string(1), "names of series, with commas between them: docs/history.md lists them"),
+        "since": (TIME, "when the first slot began; by default an hour ago, and a day ago with step=300"),
+        "step": (
+            {"type": "integer", "enum": [*RESOLUTIONS]},
+            "the length of the slots in seconds: 10, the default, or 300, the only one of topics",
+        ),
+        "topic": (TOPIC, "only what happened in this topic"),
+    },
+    "listDeliveries": {
+        "limit": (integer(1, MAX_SHOWN_DELIVERIES), "the number of deliveries"),
+        "outcome": (choice(OUTCOMES), "only those with this outcome"),
+        "topic": (TOPIC, "only those of this topic"),
+    },
+}
+"""The parameters of an operation, by its id, that others have not, or that take other values there."""
 _PARAMETER = re.compile(r"{(\w+)}")
 
 
@@ -131,7 +150,7 @@ def _operation_object(operation: Operation, route: DescribedRoute) -> dict[str, 
         "tags": [operation.tag],
         "summary": operation.summary,
         "security": [{KEY: [scope.value for scope in route.scopes]}, {}] if route.needs_key else [],
-        "parameters": [*_path_parameters(operation.path), *_query_parameters(route.query)],
+        "parameters": [*_path_parameters(operation.path), *_query_parameters(operation, route.query)],
         "responses": {**_success(operation), **_problem_responses(_problems(operation, route))},
     }
     if operation.answer == TEXT and described["parameters"]:
@@ -165,8 +184,9 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _query_parameters(names: Iterable[str]) -> list[dict[str, Any]]:
-    found = ((name, *QUERY_PARAMETERS[name]) for name in names)
+def _query_parameters(operation: Operation, names: Iterable[str]) -> list[dict[str, Any]]:
+    known = {**QUERY_PARAMETERS, **OWN_QUERY_PARAMETERS.get(operation.id, {})}
+    found = ((name, *known[name]) for name in names)
     return [{"name": name, "in": "query", "description": text, "schema": schema} for name, schema, text in found]
 
 

@@ -31,6 +31,7 @@ TAGS = {
     "schedules": "Recurring tasks: each firing creates a task.",
     "consumers": "Claim the tasks of pulled topics, and say what has become of them.",
     "signing": "The secrets by which deliveries are signed.",
+    "history": "What happened in the last days, and some of the deliveries.",
     "pulsar": "The routes of PIP-315, for the tooling of Apache Pulsar.",
     "clock": "The clock of `later dev`. Other daemons have no such routes.",
     "console": "Sessions of the pages for people, at `/console/`.",
@@ -258,6 +259,16 @@ _SCHEDULES = (
         problems=(NO_SUCH_SCHEDULE, *_WRITES), may_lack_body=True,
     ),
 )  # fmt: skip
+_HISTORY = (
+    Operation(
+        "GET", "/history", "showHistory", "history", "Show counts, gauges and percentiles by slots of time.",
+        "History", path_example="/history?series=created,done,lateness_p99", problems=_READS,
+    ),
+    Operation(
+        "GET", "/deliveries", "listDeliveries", "history", "List a sample of the deliveries, the newest first.",
+        "Deliveries", path_example="/deliveries?outcome=failed&limit=50", problems=_READS,
+    ),
+)  # fmt: skip
 _CLOCK = (
     Operation(
         "GET", "/dev/clock", "showClock", "clock", "Show the daemon's time, and how far ahead it is of the machine's.",
@@ -304,6 +315,7 @@ OPERATIONS = (
     *_signing_operations(*_NAMESPACE),
     *_pulsar_operations("topic", "persistent/public/{namespace}/{topic}", "persistent/public/shop/order"),
     *_pulsar_operations("namespace", "namespaces/public/{namespace}", "namespaces/public/shop"),
+    *_HISTORY,
     *_CLOCK,
     *_CONSOLE,
     *_DAEMON,
