@@ -160,12 +160,6 @@ export function Snippet({ text, label }) {
     <${CopyButton} text=${text} label=${label} /></div>`;
 }
 
-/** Views beside each other, each with its own URL: `tabs` is `[{to, query, label, current}]`. */
-export function Tabs({ label, tabs }) {
-  return html`<nav class="tabs" aria-label=${label}>${tabs.map((tab) => html`<${Link} key=${tab.label} class="tab"
-    to=${tab.to} query=${tab.query} aria-current=${tab.current ? "page" : undefined}>${tab.label}<//>`)}</nav>`;
-}
-
 /** A choice of few: `options` is `[[value, label]]`. */
 export function Segments({ label, options, value, onChange }) {
   return html`<div class="segments" role="group" aria-label=${label}>${options.map(([name, text]) => html`

@@ -18,10 +18,6 @@ export async function refreshMe() {
   report("ok");
 }
 
-export function forgetMe() {
-  me.value = null;
-}
-
 /** Return what `/whoami` says and `can(scope)`, `whyNot(scope)`; before the answer `loaded` is false. */
 export function useMe() {
   return describe(useObservable(me));
