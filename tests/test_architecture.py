@@ -72,6 +72,7 @@ QUALIFIED_BY_PACKAGE = {
     "expiry": "store has the scripts, worker the tickers",
     "explain": "core has the explanation, api the handler",
     "export": "bulk has the job, cli the command",
+    "forecast": "core has the simulation, api the handlers, bulk that of the lateness of a job",
     "history": "core has the slots and the series, store their keys",
     "keys": "store has the names of the store's keys, cli the commands for API keys",
     "listing": "api has the handlers, cli the commands",

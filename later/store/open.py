@@ -22,6 +22,7 @@ from later.store.due_notices import DueNotices
 from later.store.edits import Edits
 from later.store.expiry import Expiry
 from later.store.follow_ups import FollowUps
+from later.store.forecasts import Forecasts
 from later.store.history import HistoryStore
 from later.store.instances import InstanceBook
 from later.store.job_list import JobList
@@ -73,6 +74,7 @@ class Store:
     stats: Stats
     history: HistoryStore
     snapshots: Snapshots
+    forecasts: Forecasts
     instances: InstanceBook
     moved_clock: MovedClock
     topic_index: TopicIndex
@@ -150,6 +152,7 @@ def build_store(
         stats=stats,
         history=HistoryStore(client, keys),
         snapshots=Snapshots(client, keys),
+        forecasts=Forecasts(client, keys),
         instances=InstanceBook(client, keys),
         moved_clock=MovedClock(client, keys, clock),
         topic_index=topic_index,

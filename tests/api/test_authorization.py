@@ -41,6 +41,8 @@ TABLE: dict[tuple[str, str], tuple[str, int, int]] = {
     ("GET", "/history"): ("read", 400, 403),
     ("GET", "/deliveries"): ("read", 200, 200),
     ("GET", TOPIC): ("read", 200, 200),
+    ("GET", f"{TOPIC}/forecast"): ("read", 200, 200),
+    ("GET", "/forecast"): ("read", 200, 200),
     ("GET", f"{TOPIC}/policy"): ("read", 200, 200),
     ("GET", f"{SHOP}/policy"): ("read", 200, 200),
     ("GET", PULSAR): ("read", 200, 200),

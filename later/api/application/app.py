@@ -19,6 +19,7 @@ from later.api.description.description_handler import DescriptionHandler
 from later.api.due_signals import DueSignals
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
+from later.api.forecast import ForecastHandlers
 from later.api.health import HealthHandlers, HealthSource
 from later.api.history import HistoryHandlers
 from later.api.jobs import JobHandlers
@@ -209,7 +210,7 @@ def _task_routes(
     )
     explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending_writes, lease_ms=settings.lease_ms)
     jobs = JobHandlers(store, pending_writes)
-    topics = TopicHandlers(store)
+    topics, forecasts = TopicHandlers(store), ForecastHandlers(store)
     return [
         Route("POST", "/create", tasks.create, Scope.CREATE, is_fast=True),
         Route("POST", "/query", tasks.query, Scope.READ, is_fast=True),
@@ -227,6 +228,8 @@ def _task_routes(
         Route("POST", "/explain", explain.explain, Scope.READ),
         Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit")),
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
+        Route("GET", f"{TOPIC_PATH}/forecast", forecasts.show_topic, Scope.READ, ("hours", "step", "rate")),
+        Route("GET", "/forecast", forecasts.show_all, Scope.READ, ("hours", "step")),
         Route("GET", "/workers", WorkersHandler(store).show, Scope.READ),
     ]
 

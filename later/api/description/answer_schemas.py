@@ -37,6 +37,7 @@ from later.api.response_schemas import (
 )
 from later.api.schedule_answers import ScheduleResponse, SchedulesResponse
 from later.api.workers import MAX_WORKERS
+from later.core.forecast import MAX_FORECAST_TOPICS, MAX_STEPS
 from later.core.history import LONG, SERIES
 from later.core.policy import POLICY_FIELDS
 from later.core.task_view import TaskView
@@ -129,6 +130,7 @@ def _topic_schemas() -> dict[str, Schema]:
     scope = {"topic": _TEXT, "namespace": _TEXT}
     return {
         "TopicList": answer_structure(topics=array(answer_structure(topic=_TEXT, **counts)), cursor=nullable(_TEXT)),
+        **_forecast_schemas(),
         "Topic": answer_structure(**scope, **counts, policy=reference("Policy")),
         "Policy": structure(values),
         "Settings": structure({**values, "warning": _TEXT}),
@@ -140,6 +142,25 @@ def _topic_schemas() -> dict[str, Schema]:
             answer_structure(**{ACTIVE: BOOLEAN, TICK_TIME: integer(0), MAX_DELAY: integer(0)})
         ),
         "Explanation": _explanation_schema(lateness),
+    }
+
+
+def _forecast_schemas() -> dict[str, Schema]:
+    """Return the schemas of forecasts: of a topic, and of all."""
+    counts = {"due": _COUNT, "counts": array(_COUNT, most=MAX_STEPS)}
+    common = {"at": TIME, "from": TIME, "step_s": integer(1), **counts}
+    topics = array(answer_structure(topic=_TEXT, **counts), most=MAX_FORECAST_TOPICS)
+    return {
+        "Forecast": answer_structure(**common, counted_at=nullable(TIME), topics=topics, topics_left_out=_COUNT),
+        "TopicForecast": answer_structure(
+            topic=_TEXT,
+            **common,
+            rate=nullable(number(0)),
+            paused=BOOLEAN,
+            behind_from=nullable(TIME),
+            caught_up_at=nullable(TIME),
+            worst_lateness_s=nullable(number(0)),
+        ),
     }
 
 

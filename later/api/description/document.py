@@ -11,10 +11,11 @@ from later import __version__
 from later.api.batch_body import NDJSON
 from later.api.description.answer_schemas import answer_schemas
 from later.api.description.callbacks import callback_operation
-from later.api.description.json_schema import BOOLEAN, TIME, Schema, choice, integer, reference, string
+from later.api.description.json_schema import BOOLEAN, TIME, Schema, choice, integer, number, reference, string
 from later.api.description.operation import TEXT, Operation
 from later.api.description.operations import OPERATIONS, TAGS
 from later.api.description.request_schemas import CURSOR, ID, NAMESPACE, TOPIC, request_schemas
+from later.api.forecast import MAX_STEP_S
 from later.api.history import MAX_SHOWN_DELIVERIES, OUTCOMES
 from later.api.problem_types import (
     CROSS_SITE,
@@ -32,7 +33,9 @@ from later.api.problem_types import (
 )
 from later.api.requests import MAX_PAGE_SIZE
 from later.core.api_keys import Scope
+from later.core.forecast import MAX_HOURS, MAX_STEPS
 from later.core.history import RESOLUTIONS
+from later.core.policy import MAX_LIMIT
 
 OPENAPI_VERSION = "3.1.1"
 JSON = "application/json"
@@ -51,11 +54,14 @@ QUERY_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "applied": (BOOLEAN, "true: all that applies, not only what is set here"),
     "cursor": (CURSOR, "the cursor of the page before"),
     "dry_run": (BOOLEAN, "true: check only, and change nothing"),
+    "hours": (integer(1, MAX_HOURS), "the hours that a forecast covers"),
     "job": (_JOB, "the bulk job that counts the items"),
     "limit": (integer(1, MAX_PAGE_SIZE), "the number of entries of a page"),
     "namespace": (NAMESPACE, "only what is in this namespace"),
     "pending": (BOOLEAN, "true: leave dead tasks as they are"),
+    "rate": (number(0, MAX_LIMIT), "the rate to simulate instead of the topic's; 0: none"),
     "run": (_JOB, "the run of the job that counts the items"),
+    "step": (integer(1, MAX_STEP_S), f"the length of a step in seconds, for at most {MAX_STEPS} steps"),
 }
 OWN_QUERY_PARAMETERS: Mapping[str, Mapping[str, tuple[Schema, str]]] = {
     "showHistory": {

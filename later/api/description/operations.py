@@ -118,6 +118,15 @@ _TOPICS = (
         "Topic", path_example="/topics/order",
     ),
     Operation(
+        "GET", "/topics/{topic}/forecast", "forecastTopic", "topics",
+        "Say when the waiting tasks of a topic fall due, and how late its rate, or another, makes them.",
+        "TopicForecast", path_example="/topics/order/forecast?hours=2&step=60&rate=2",
+    ),
+    Operation(
+        "GET", "/forecast", "forecast", "topics", "Say when the waiting tasks of the busiest topics fall due.",
+        "Forecast", path_example="/forecast?hours=24&step=3600",
+    ),
+    Operation(
         "POST", "/topics/{topic}/pause", "pauseTopic", "topics", "Deliver nothing more of a topic.",
         "Paused", "EmptyRequest", path_example="/topics/order/pause", problems=(CHANGED,), may_lack_body=True,
     ),

@@ -1,0 +1,121 @@
+"""The forecast of a topic: when its waiting tasks fall due, and how late its rate will make them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from later.core.snapshot import CountedTopic, Snapshot
+
+MAX_STEPS = 288
+"""Steps of one forecast: five minutes each make a day."""
+MAX_HOURS = 168
+DEFAULT_HOURS = 6
+DEFAULT_STEP_S = 300
+MAX_FORECAST_TOPICS = 50
+"""Topics of the forecast of all."""
+BEHIND_MS = 1000
+"""The shortest wait that counts as behind: a few tasks are always due for a moment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForecastWindow:
+    """The time that a forecast covers, in steps. The first begins at `start` (ms), before `now`, or at it.
+
+    Steps begin at multiples of their length (Unix time), so that a wave at a full hour stays in its step from one
+    forecast to the next.
+    """
+
+    now: int
+    start: int
+    step_ms: int
+    steps: int
+
+    @classmethod
+    def of(cls, now: int, *, hours: int, step_s: int) -> ForecastWindow:
+        """Return the window from `now` (ms)."""
+        step_ms = step_s * 1000
+        return cls(now=now, start=now - now % step_ms, step_ms=step_ms, steps=math.ceil(hours * 3600 / step_s))
+
+    @property
+    def ends(self) -> list[int]:
+        """The end of each step (ms). A task that is due then belongs to the next one."""
+        return [self.start + step * self.step_ms for step in range(1, self.steps + 1)]
+
+
+def default_step_s(hours: int) -> int:
+    """Return the step for so many hours: the usual one, or whole minutes if those would be too many steps."""
+    return max(DEFAULT_STEP_S, math.ceil(hours * 60 / MAX_STEPS) * 60)
+
+
+class WaitingTasks(NamedTuple):
+    """The tasks of a topic in delay and error: those `due` by now, and of each step those that fall due in it."""
+
+    due: int
+    counts: list[int]
+
+
+class Simulation(NamedTuple):
+    """What a rate makes of a topic's tasks: the longest wait of any, from now or from when it is due, is `worst_ms`.
+
+    `behind_from` and `caught_up_at` (ms) are the beginning and the end of the time without a pause in which it waits.
+    Both are None if it waits for less than a second; `caught_up_at` also if that time does not end in the window.
+    """
+
+    behind_from: int | None
+    caught_up_at: int | None
+    worst_ms: float
+
+
+def simulate(tasks: WaitingTasks, window: ForecastWindow, rate: float) -> Simulation:
+    """Return what a rate (deliveries a second, above 0) makes of these tasks, the first to be due first.
+
+    The tasks of a step are taken to fall due evenly over it, and those that are due already to be delivered from now
+    on: the first of them waits for nothing.
+    """
+    per_ms = rate / 1000
+    backlog = worst = float(max(tasks.due - 1, 0))
+    at = began = behind_from = window.now
+    caught_up_at: int | None = None
+    for count, end in zip(tasks.counts, window.ends, strict=True):
+        growth = count - per_ms * (end - at)
+        if backlog == 0 and growth > 0:
+            began = at
+        after = backlog + growth
+        if after > worst:
+            worst, behind_from, caught_up_at = after, began, None
+        if backlog > 0 and after <= 0 and began == behind_from:
+            caught_up_at = at + math.ceil((end - at) * backlog / -growth)
+        backlog, at = max(after, 0.0), end
+    if worst < BEHIND_MS * per_ms:
+        return Simulation(None, None, worst / per_ms)
+    return Simulation(behind_from, caught_up_at, worst / per_ms)
+
+
+def busiest_topics(snapshot: Snapshot | None, namespace: str | None) -> tuple[list[str], int]:
+    """Return the topics of a namespace, or of all, with most tasks in delay and error, and how many are left out.
+
+    Those of which no task waited are not counted, as far as the snapshot says so.
+    """
+    if snapshot is None:
+        return [], 0
+    rows = snapshot.rows_of(namespace)
+    waiting = [row for row in rows if _waiting(row)]
+    waiting.sort(key=lambda row: (-_waiting(row), row.topic))
+    chosen = [row.topic for row in waiting[:MAX_FORECAST_TOPICS]]
+    idle = len(rows) - len(waiting)
+    return chosen, max(snapshot.sums_of(namespace).topics - idle - len(chosen), 0)
+
+
+def add_up(forecasts: Sequence[WaitingTasks], steps: int) -> WaitingTasks:
+    """Return the sums over several topics."""
+    counts = [0] * steps
+    for forecast in forecasts:
+        counts = [total + count for total, count in zip(counts, forecast.counts, strict=True)]
+    return WaitingTasks(sum(forecast.due for forecast in forecasts), counts)
+
+
+def _waiting(row: CountedTopic) -> int:
+    return row.delay + row.error
