@@ -21,6 +21,8 @@ from later.api.requests import (
     PurgeRequest,
     RedriveRequest,
     check_reason,
+    check_redrive_request,
+    check_run_now_request,
     parse_purge_request,
     parse_redrive_request,
     parse_run_now_request,
@@ -29,7 +31,7 @@ from later.api.requests import (
 )
 from later.api.topics import parse_topic_scope
 from later.core.audit_event import AuditAction
-from later.core.errors import LaterError, PolicyRefusal, Refused
+from later.core.errors import LaterError, PolicyRefusal
 from later.core.policy import MIN_RATE
 from later.core.task_names import id_of
 from later.core.task_view import task_view
@@ -85,14 +87,11 @@ class EditHandlers:
     async def run_now(self, request: web.Request) -> web.StreamResponse:
         """`POST /run-now`."""
         body = parse_run_now_request(await read_body(request, max(self._max_body, IDS_BYTES)))
+        check_run_now_request(body)
         if body.ids is not None:
-            if body.id is not None:
-                raise Refused("ids: expected either an id or ids, got both", "ids")
             names = self._moves.admit(request, body.ids)
             return json_response(await self._moves.carry_out(names, self._store.edits.run_now))
-        if body.id is None:
-            raise refusal("id", None)
-        name = request[CALLER].task_name(body.id)
+        name = request[CALLER].task_name(body.id or "")
         with self._pending_writes.reserve():
             record = await self._run_now(name)
         self._signals.task_changed(record)
@@ -101,12 +100,9 @@ class EditHandlers:
     async def redrive(self, request: web.Request) -> web.StreamResponse:
         """`POST /redrive`."""
         body = parse_redrive_request(await read_body(request, max(self._max_body, IDS_BYTES)))
+        check_redrive_request(body)
         if body.id is None and body.ids is None:
             return await self._redrive_topic(request, body)
-        by, words = ("id", "an id") if body.ids is None else ("ids", "ids")
-        for field in RedriveRequest.__struct_fields__:
-            if field != by and getattr(body, field) is not None:
-                raise Refused(f"{field}: expected either {words} alone, or a topic, got both", field)
         if body.ids is not None:
             names = self._moves.admit(request, body.ids)
             with self._record_action(request, AuditAction.DEAD_REDRIVEN) as details:
@@ -123,8 +119,6 @@ class EditHandlers:
 
     async def _redrive_topic(self, request: web.Request, body: RedriveRequest) -> web.StreamResponse:
         """Redrive the dead tasks of a topic."""
-        if body.topic is None:
-            raise Refused("topic: expected an id or a topic, got neither", "topic")
         topic, reason = request[CALLER].own_topic(parse_topic(body.topic)), check_reason(body.reason)
         cursor, limit = parse_cursor(body.cursor, request[CALLER]), check_limit(body.limit)
         dead = parse_dead_range(topic, body, cursor)

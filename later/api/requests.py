@@ -272,6 +272,26 @@ def parse_ids(ids: Sequence[str], caller: Caller) -> list[str | Refused]:
     return names
 
 
+def check_run_now_request(body: RunNowRequest) -> None:
+    """Check that a run-now names one task, or several. Raises Refused."""
+    if body.ids is not None and body.id is not None:
+        raise Refused("ids: expected either an id or ids, got both", "ids")
+    if body.ids is None and body.id is None:
+        raise refusal("id", None)
+
+
+def check_redrive_request(body: RedriveRequest) -> None:
+    """Check that a redrive names one task alone, or several alone, or a topic. Raises Refused."""
+    if body.id is None and body.ids is None:
+        if body.topic is None:
+            raise Refused("topic: expected an id or a topic, got neither", "topic")
+        return
+    by, words = ("id", "an id") if body.ids is None else ("ids", "ids")
+    for field in RedriveRequest.__struct_fields__:
+        if field != by and getattr(body, field) is not None:
+            raise Refused(f"{field}: expected either {words} alone, or a topic, got both", field)
+
+
 def check_no_fields(body: bytes) -> None:
     """Check that a body is empty, or an object without fields.
 

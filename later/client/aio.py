@@ -17,6 +17,7 @@ from later.client.answers import (
     AppliedPolicy,
     ClaimedTask,
     Deleted,
+    DueTask,
     Enqueued,
     Explained,
     Info,
@@ -26,7 +27,7 @@ from later.client.answers import (
     TopicInfo,
 )
 from later.client.backend import NETWORK, AsyncSession, Backend
-from later.client.batch_call import BatchItem, BatchRun, Results
+from later.client.batch_call import BatchCall, BatchItem, BatchRun, IdsCall, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
 from later.client.calls import IfExistsValue, MovedTasks, State
@@ -199,6 +200,9 @@ class AsyncClient:
     async def run_now(self, id: str) -> Info:
         return await self._send(calls.run_now(id))
 
+    async def run_now_many(self, ids: Iterable[str]) -> Results[DueTask]:
+        return await self._send_batch("/run-now", [calls.due_item(id) for id in ids], IdsCall)
+
     async def explain(self, *, id: str | None = None, topic: str | None = None) -> Explained:
         return await self._send(calls.explain(id=id, topic=topic))
 
@@ -218,6 +222,9 @@ class AsyncClient:
                 died_before=died_before, rate=rate, now=self._wall_ms(),
             )
         )  # fmt: skip
+
+    async def redrive_many(self, ids: Iterable[str]) -> Results[DueTask]:
+        return await self._send_batch("/redrive", [calls.due_item(id) for id in ids], IdsCall)
 
     async def purge(
         self,
@@ -413,8 +420,10 @@ class AsyncClient:
     async def _create_batch(self, items: Sequence[BatchItem[Enqueued]]) -> Results[Enqueued]:
         return await self._send_batch("/create/batch", items)
 
-    async def _send_batch(self, path: str, items: Sequence[BatchItem[Answer]]) -> Results[Answer]:
-        run = BatchRun(path, items)
+    async def _send_batch(
+        self, path: str, items: Sequence[BatchItem[Answer]], kind: type[BatchCall[Answer]] = BatchCall
+    ) -> Results[Answer]:
+        run = BatchRun(path, items, kind)
         while (call := run.next()) is not None:
             try:
                 await self._send(call)

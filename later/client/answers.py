@@ -92,6 +92,13 @@ class Info(Struct, frozen=True, kw_only=True):
         return _from_unix(self.creat_time)
 
 
+class DueTask(Struct, frozen=True, kw_only=True):
+    """A task that was made due, and when it is."""
+
+    id: str
+    due_at: datetime
+
+
 class Deleted(Struct, frozen=True, kw_only=True):
     """A deletion. `in_flight`: the attempt under way is not recalled. `ended`: only the id was remembered."""
 

@@ -8,8 +8,8 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from later.client.batch_split import split_items
-from later.client.call import Call, ProblemDetails, error_of
+from later.client.batch_split import MAX_IDS, MAX_ITEMS, split_items
+from later.client.call import JSON, Call, ProblemDetails, encode_json, error_of
 from later.core.errors import NOT_LATER, Conflict, Exists, LaterError, TooLarge, Unavailable
 
 Answer = TypeVar("Answer")
@@ -50,9 +50,11 @@ class BatchCall(Call[None], Generic[Answer]):
     """
 
     content_type = "application/x-ndjson"
+    max_items = MAX_ITEMS
+    is_safe = True
 
     def __init__(self, path: str, items: Sequence[BatchItem[Answer]]) -> None:
-        super().__init__(path, self._read, safe=not any(item.exclusive for item in items))
+        super().__init__(path, self._read, safe=self.is_safe and not any(item.exclusive for item in items))
         self.results: list[Answer | LaterError | None] = [None] * len(items)
         self._items = items
         self._open = list(range(len(items)))
@@ -67,7 +69,7 @@ class BatchCall(Call[None], Generic[Answer]):
         """Return two calls for the items of this one. It is too large for a server on the way."""
         middle = len(self._items) // 2
         parts = (self._items[:middle], self._items[middle:])
-        return [BatchCall(self.path, part) for part in parts]
+        return [type(self)(self.path, part) for part in parts]
 
     @property
     def can_be_split(self) -> bool:
@@ -114,11 +116,24 @@ class BatchCall(Call[None], Generic[Answer]):
             raise Unavailable("tasks did not fit in the answer", 503, retry_after_ms=0)
 
 
+class IdsCall(BatchCall[Answer]):
+    """A call that makes several tasks due. It is not sent again where it may have been carried out, as for one task."""
+
+    content_type = JSON
+    max_items = MAX_IDS
+    is_safe = False
+
+    def _set_body(self) -> None:
+        self.body = encode_json({"ids": [msgspec.Raw(self._items[position].body) for position in self._open]})
+
+
 class BatchRun(Generic[Answer]):
     """The calls for any number of items, one after the other; after one that fails, none is tried."""
 
-    def __init__(self, path: str, items: Sequence[BatchItem[Answer]]) -> None:
-        self._calls = deque(BatchCall(path, part) for part in split_items(items, lambda item: item.body))
+    def __init__(
+        self, path: str, items: Sequence[BatchItem[Answer]], kind: type[BatchCall[Answer]] = BatchCall
+    ) -> None:
+        self._calls = deque(kind(path, part) for part in split_items(items, lambda item: item.body, kind.max_items))
         self._done: list[BatchCall[Answer]] = []
         self._failure: LaterError | None = None
 

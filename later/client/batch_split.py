@@ -7,6 +7,8 @@ from typing import TypeVar
 
 MAX_ITEMS = 10_000
 """Items that the daemon takes in one batch."""
+MAX_IDS = 1000
+"""Ids that the daemon takes in one call that acts on each of them."""
 BATCH_BYTES = 8 * 1024 * 1024
 """A batch that has grown to this size is sent, however few its items."""
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from later.client.answers import Deleted, Enqueued, Explained, Info, JobTotals
+from later.client.answers import Deleted, DueTask, Enqueued, Explained, Info, JobTotals
 from later.client.batch_call import BatchItem, Results
 from later.client.call import Call, encode_json, given
 from later.client.call_fields import PAGE_SIZE, Page, decoder, format_time, plain_seconds, quote_name, scope_path
@@ -176,6 +176,14 @@ def update(
 
 def run_now(id: str) -> Call[Info]:
     return Call("/run-now", _read_info, {"id": id}, task_id=id)
+
+
+def due_item(id: str) -> BatchItem[DueTask]:
+    """The item of a call that makes several tasks due."""
+    return BatchItem(encode_json(id), _read_due_task, id)
+
+
+_read_due_task = decoder(DueTask)
 
 
 # Many tasks

@@ -19,6 +19,7 @@ from later.client.answers import (
     AppliedPolicy,
     ClaimedTask,
     Deleted,
+    DueTask,
     Enqueued,
     Explained,
     Info,
@@ -28,7 +29,7 @@ from later.client.answers import (
     TopicInfo,
 )
 from later.client.backend import NETWORK, Backend, ThreadConnection
-from later.client.batch_call import BatchItem, BatchRun, Results
+from later.client.batch_call import BatchCall, BatchItem, BatchRun, IdsCall, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
 from later.client.calls import IfExistsValue, MovedTasks, State
@@ -212,6 +213,10 @@ class Client:
         """Let a task be due now, also a dead one."""
         return self._send(calls.run_now(id))
 
+    def run_now_many(self, ids: Iterable[str]) -> Results[DueTask]:
+        """Let many tasks be due now: when each is due, or an error, in order."""
+        return self._send_batch("/run-now", [calls.due_item(id) for id in ids], IdsCall)
+
     def explain(self, *, id: str | None = None, topic: str | None = None) -> Explained:
         """Say why a task, or the tasks of a topic, have not run yet."""
         return self._send(calls.explain(id=id, topic=topic))
@@ -233,6 +238,10 @@ class Client:
                 died_before=died_before, rate=rate, now=self._wall_ms(),
             )
         )  # fmt: skip
+
+    def redrive_many(self, ids: Iterable[str]) -> Results[DueTask]:
+        """Redrive many dead tasks: when each is due, or an error, in order."""
+        return self._send_batch("/redrive", [calls.due_item(id) for id in ids], IdsCall)
 
     def purge(
         self,
@@ -446,8 +455,10 @@ class Client:
     def _create_fitted(self, draft: Draft) -> Enqueued:
         return self._send(calls.create(calls.create_item(draft, self._wall_ms())))
 
-    def _send_batch(self, path: str, items: Sequence[BatchItem[Answer]]) -> Results[Answer]:
-        run = BatchRun(path, items)
+    def _send_batch(
+        self, path: str, items: Sequence[BatchItem[Answer]], kind: type[BatchCall[Answer]] = BatchCall
+    ) -> Results[Answer]:
+        run = BatchRun(path, items, kind)
         while (call := run.next()) is not None:
             try:
                 self._send(call)

@@ -17,11 +17,15 @@ from later.api.requests import (
     PurgeRequest,
     RedriveRequest,
     check_reason,
+    check_redrive_request,
+    check_run_now_request,
     parse_explain_request,
     parse_id,
+    parse_ids,
     parse_list_request,
     parse_purge_request,
     parse_redrive_request,
+    parse_run_now_request,
     parse_update_request,
 )
 from later.client.answers import Enqueued, TopicInfo
@@ -29,7 +33,8 @@ from later.client.call import ProblemDetails
 from later.client.http import NO_SUCH_PATH, ApiReply
 from later.core.admit import admit
 from later.core.caller import ANYBODY
-from later.core.errors import ConfigError, LaterError, NotFound, Refused
+from later.core.clock import rfc3339
+from later.core.errors import ConfigError, Conflict, InFlight, LaterError, NotFound, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.if_exists import creation_of
 from later.core.json_body import parse_draft, parse_object
@@ -69,7 +74,7 @@ class VirtualApi:
             "/query": lambda body: task_view(self._store.find(_id(body))),
             "/delete": lambda body: self._store.delete(_id(body)),
             "/update": self._update,
-            "/run-now": lambda body: task_view(self._store.run_now(_id(body), self.now())),
+            "/run-now": self._run_now,
             "/redrive": self._redrive,
             "/list": self._list,
             "/explain": self._explain,
@@ -180,13 +185,21 @@ class VirtualApi:
         tasks = self._select(topic, STATES[state], request)
         return {"tasks": [listed_view(task) for task in tasks], "cursor": None}
 
+    def _run_now(self, body: bytes) -> object:
+        request = parse_run_now_request(body)
+        check_run_now_request(request)
+        if request.ids is not None:
+            return _move_each(request.ids, lambda name: self._store.run_now(name, self.now()))
+        return task_view(self._store.run_now(ANYBODY.task_name(request.id or ""), self.now()))
+
     def _redrive(self, body: bytes) -> object:
         request = parse_redrive_request(body)
+        check_redrive_request(request)
+        if request.ids is not None:
+            return _move_each(request.ids, lambda name: self._store.redrive(name, self.now()))
         if request.id is not None:
             self._store.redrive(ANYBODY.task_name(request.id), self.now())
             return {"redriven": 1}
-        if request.topic is None:
-            raise Refused("topic: expected an id or a topic, got neither", "topic")
         dead = self._select(parse_topic(request.topic), (DEAD,), request)
         if request.rate is not None and not request.rate >= MIN_RATE:
             raise refusal("rate", request.rate, EXPECTED["rate"])
@@ -351,6 +364,34 @@ def _time(request: object, due: str, died: str) -> int | None:
     if len(given) > 1:
         raise Refused(f"{died}: expected either {due} or {died}, got both", died)
     return parse_time(given[0], getattr(request, given[0])) if given else None
+
+
+def _move_each(ids: list[str], move: Callable[[str], VirtualTask]) -> object:
+    """Move the tasks of these ids, each once, and return what became of each, as the daemon answers it."""
+    names = parse_ids(ids, ANYBODY)
+    moved: dict[str, VirtualTask | LaterError] = {}
+    for name in names:
+        if isinstance(name, str) and name not in moved:
+            try:
+                moved[name] = move(name)
+            except LaterError as error:
+                moved[name] = error
+    answers = [name if isinstance(name, Refused) else moved[name] for name in names]
+    distinct = [*moved.values(), *(name for name in names if isinstance(name, Refused))]
+    in_flight = sum(isinstance(answer, InFlight) for answer in distinct)
+    return {
+        "moved": sum(isinstance(answer, VirtualTask) for answer in distinct),
+        "missing": sum(isinstance(answer, NotFound) for answer in distinct),
+        "refused": sum(isinstance(answer, Refused | Conflict) for answer in distinct) - in_flight,
+        "in_flight": in_flight,
+        "failed": 0,
+        "results": [
+            {"error": _problem(answer)}
+            if isinstance(answer, LaterError)
+            else {"id": answer.id, "due_at": rfc3339(answer.due_at)}
+            for answer in answers
+        ],
+    }
 
 
 def _id(body: bytes) -> str:

@@ -9,7 +9,8 @@ from itertools import count
 
 import pytest
 
-from later.client import Client, Draft, draft
+from later.client import Client, Draft, DueTask, draft
+from later.client.batch_split import MAX_IDS
 from later.core.clock import Clock
 from later.core.errors import Exists, InFlight, LaterError, NotFound, Refused
 from later.core.policy_scopes import Level, namespace_scope
@@ -154,6 +155,24 @@ def test_a_consumer_claims_and_ends_tasks(client: Client, topic: str) -> None:
         client.update(claimed[0].id, content="x")
     with pytest.raises(LaterError):
         client.redrive(id=claimed[0].id)
+
+
+def test_many_tasks_are_made_due_in_one_call(client: Client, topic: str) -> None:
+    client.set_policy(topic, {"deliver": "pull"})
+    ids = [client.create(topic, delay=600).id for _ in range(2)]
+    before = datetime.now(UTC)
+    found = client.run_now_many([ids[0], "unknown", "a b", ids[1], ids[0]])
+    assert [type(result).__name__ for result in found] == ["DueTask", "NotFound", "Refused", "DueTask", "DueTask"]
+    assert [result.id for result in found if isinstance(result, DueTask)] == [*ids, ids[0]]
+    assert all(abs(r.due_at - before) < timedelta(seconds=30) for r in found if isinstance(r, DueTask))
+    client.nack([task.lease for task in client.claim(topic, 1, wait=20)], dead=True)
+    assert sorted(type(result).__name__ for result in client.redrive_many(ids)) == ["Conflict", "DueTask"]
+    assert client.run_now_many([]) == client.redrive_many([]) == []
+
+
+def test_more_ids_than_one_call_takes_are_sent_in_several(client: Client) -> None:
+    found = client.run_now_many(f"n{n}" for n in range(MAX_IDS + 1))
+    assert [str(result) for result in found] == [f"no task has the id 'n{n}'" for n in range(MAX_IDS + 1)]
 
 
 def test_a_job_that_nothing_is_counted_under_is_not_found(client: Client) -> None:

@@ -10,7 +10,8 @@ import json
 from typing import Any
 
 from later import Busy, Dead, Hold, Retry
-from later.client import Enqueued, Info
+from later.client import DueTask, Enqueued, Info
+from later.client.call import Call
 from later.core.errors import Conflict, Exists, NotFound, Refused
 from later.core.policy_scopes import Level, namespace_scope
 from tests.conformance.world import Case, World, refused
@@ -282,6 +283,47 @@ async def a_task_runs_now_from_wherever_it_waits(world: World) -> None:
     await world.advance(1)
     assert world.attempts == [1, 2, 1]
     assert await world.has_ended(world.id("a"))
+
+
+@case
+async def several_tasks_run_now_by_their_ids(world: World) -> None:
+    work = await world.handler()
+    ids = [world.id(name) for name in ("a", "b")]
+    for id in ids:
+        await work.enqueue(id, delay=6000, id=id)
+    found = await world.client.run_now_many([ids[0], world.id("nothing"), "a b", ids[1], ids[0]])
+    assert [type(result) for result in found] == [DueTask, NotFound, Refused, DueTask, DueTask]
+    assert [result.id for result in found if isinstance(result, DueTask)] == [*ids, ids[0]]
+    assert [await world.minute_of(result.due_at) for result in found if isinstance(result, DueTask)] == [0, 0, 0]
+    await world.advance(1)
+    assert sorted(run.payload for run in world.runs) == ids
+
+
+@case
+async def several_dead_tasks_are_redriven_by_their_ids(world: World) -> None:
+    work = await world.handler(Dead("never"), Dead("never"))
+    ids = [world.id(name) for name in ("a", "b")]
+    for id in ids:
+        await work.enqueue(id, id=id)
+    await world.advance(1)
+    await work.enqueue(0, id=world.id("waits"), delay=6000)
+    found = await world.client.redrive_many([*ids, world.id("waits"), world.id("nothing"), ids[0]])
+    assert [type(result) for result in found] == [DueTask, DueTask, Conflict, NotFound, DueTask]
+    assert "is in delay, not dead: /run-now makes it due now" in str(found[2])
+    await world.advance(1)
+    assert sorted(run.payload for run in world.runs) == sorted([*ids, *ids])
+
+
+@case
+async def ids_stand_alone_and_are_one_at_least(world: World) -> None:
+    for path, fields, text in (
+        ("/run-now", {"ids": []}, "^ids: expected an array of 1 to 1000 ids, got none$"),
+        ("/run-now", {"id": "a", "ids": ["a"]}, "^ids: expected either an id or ids, got both$"),
+        ("/redrive", {"ids": ["a"], "topic": "t"}, "^topic: expected either ids alone, or a topic, got both$"),
+        ("/redrive", {"id": "a", "rate": 1}, "^rate: expected either an id alone, or a topic, got both$"),
+    ):
+        with refused(Refused, text):
+            await world.client._send(Call(path, bytes, fields))
 
 
 @case
