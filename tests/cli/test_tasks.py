@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,24 +260,52 @@ def test_update_sends_the_fields_given_and_prints_the_task(api: ApiStub, capsys:
     ]  # fmt: skip
 
 
+def moves(*results: str | dict[str, Any]) -> Reply:
+    """Return the answer to several ids: the id of a task that was moved, or an error."""
+    due_at = "2027-01-15T08:00:00.000Z"
+    return Reply(
+        200, {"results": [{"id": r, "due_at": due_at} if isinstance(r, str) else {"error": r} for r in results]}
+    )
+
+
 @pytest.mark.parametrize("command", [("run-now",), ("dead", "redrive")])
 def test_a_task_that_cannot_be_made_due_exits_with_1_after_the_others(
     command: tuple[str, ...], api: ApiStub, capsys: Capture
 ) -> None:
     api.replies = [
-        problem_reply(404, "no task has the id 'a'"),
-        problem_reply(409, "it is in flight"),
-        Reply(200, {"redriven": 1}),
+        moves({"status": 404, "detail": "no task has the id 'a'"}, {"status": 409, "detail": "it is in flight"}, "c")
     ]
     assert exit_code_of(*command, "a", "b", "c") == 1
     assert capsys.readouterr() == ("c\n", "later: no task has the id 'a'\nlater: it is in flight\n")
-    assert [(request.path, request.json) for request in api.requests] == [
-        (f"/{command[-1]}", {"id": id}) for id in "abc"
-    ]
+    assert [(request.path, request.json) for request in api.requests] == [(f"/{command[-1]}", {"ids": ["a", "b", "c"]})]
+
+
+@pytest.mark.parametrize("command", [("run-now",), ("dead", "redrive")])
+def test_a_thousand_tasks_are_made_due_by_one_call(command: tuple[str, ...], api: ApiStub, capsys: Capture) -> None:
+    ids = [f"n{n}" for n in range(1001)]
+    api.replies = [moves(*ids[:1000]), moves(*ids[1000:])]
+    assert exit_code_of(*command, *ids) == 0
+    assert capsys.readouterr().out.split() == ids
+    assert [len(request.json["ids"]) for request in api.requests] == [1000, 1]
+
+
+@pytest.mark.parametrize("command", [("run-now",), ("dead", "redrive")])
+def test_a_task_that_failed_ends_the_command_after_the_results_of_its_call(
+    command: tuple[str, ...], api: ApiStub, capsys: Capture
+) -> None:
+    api.replies = [moves("a", {"status": 503, "detail": "this shard is unavailable"}, "c")]
+    assert exit_code_of(*command, "a", "b", "c") == 1
+    assert capsys.readouterr() == ("a\nc\n", "later: this shard is unavailable\n")
+
+
+@pytest.mark.parametrize("answer", [{}, {"results": []}, {"redriven": 1}])
+def test_an_answer_without_a_result_for_each_id_is_none_of_later(answer: dict[str, Any], api: ApiStub) -> None:
+    api.replies = [Reply(200, answer)]
+    assert exit_code_of("run-now", "a") == 1
 
 
 def test_run_now_and_redrive_print_json(api: ApiStub, capsys: Capture) -> None:
-    api.replies = [Reply(200, TASK_JSON), Reply(200, {"redriven": 1})]
+    api.replies = [Reply(200, TASK_JSON), moves("n1")]
     assert (exit_code_of("run-now", "n1", "--json"), exit_code_of("dead", "redrive", "n1", "--json")) == (0, 0)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         TASK_JSON,

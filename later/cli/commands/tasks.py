@@ -28,8 +28,9 @@ from later.cli.options import (
 )
 from later.cli.policy_options import format_field
 from later.cli.times import EXECUTE_TIME
+from later.client.batch_split import MAX_IDS
 from later.client.http import ApiClient
-from later.core.errors import CallFailed, LaterError
+from later.core.errors import NOT_LATER, CallFailed, LaterError
 from later.core.if_exists import IfExists
 
 FAILURES = ("failures", "last_failures")
@@ -225,12 +226,48 @@ def run_now(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     The tasks must be in delay, error or dead. Prints their ids; exit status 1 if one of the tasks is in flight
     or does not exist.
     """
-    return call_for_each(client, "/run-now", ids, _print_json if as_json else _print_id)
+    if as_json:  # only the call for one task answers the task
+        return call_for_each(client, "/run-now", ids, _print_json)
+    return move_each(client, "/run-now", ids, lambda _, moved: _print_id(moved))
 
 
 def redrive_by_id(client: ApiClient, ids: Sequence[str], *, as_json: bool) -> int:
     """Redrive dead tasks, and print their ids. Raises CallFailed."""
-    return call_for_each(client, "/redrive", ids, _print_json if as_json else _print_id)
+
+    def show(id: str, _: Mapping[str, Any]) -> None:
+        if as_json:
+            _print_json({"id": id, "redriven": 1})
+        else:
+            _print_id({"id": id})
+
+    return move_each(client, "/redrive", ids, show)
+
+
+def move_each(client: ApiClient, path: str, ids: Sequence[str], show: Callable[[str, Mapping[str, Any]], None]) -> int:
+    """Make the tasks of these ids due, and pass each with its result to `show`; return 1 if a task was refused.
+
+    Raises:
+        CallFailed: a call failed, or a part of it, after the results of that call were shown.
+    """
+    refused = 0
+    for start in range(0, len(ids), MAX_IDS):
+        part = ids[start : start + MAX_IDS]
+        results = client.ask("POST", path, {"ids": part}).get("results")
+        if not isinstance(results, list) or len(results) != len(part):
+            raise CallFailed(f"expected a result for each id: {NOT_LATER}", 200)
+        failures: list[CallFailed] = []
+        for id, result in zip(part, results, strict=True):
+            problem = result.get("error")
+            if problem is None:
+                show(id, result)
+            elif problem.get("status") in REFUSED_FOR_ONE_TASK:
+                refused += 1
+                notify(str(problem.get("detail")))
+            else:
+                failures.append(CallFailed(str(problem.get("detail")), problem.get("status")))
+        if failures:
+            raise failures[0]
+    return 1 if refused else 0
 
 
 def call_for_each(client: ApiClient, path: str, ids: Sequence[str], show: Callable[[dict[str, Any]], None]) -> int:
