@@ -21,7 +21,7 @@ PERIOD_MS = 15_000
 WATCHED_PERIOD_MS = 10_000
 """The same in a process whose API is asked for the snapshot."""
 TOO_OLD_MS = 60_000
-"""A call of the API does not wait for the next census, unless the snapshot is as old as this."""
+"""A call of the API does not wait for the next census, unless the snapshot is as old as this, and as two periods."""
 RETRY_MS = 1000
 """How soon to look for the snapshot again while another instance counts."""
 LONG_CENSUS_S = 10.0
@@ -65,7 +65,7 @@ class SharedCensus:
         now = (await self._store.time.now()).low
         if self._is_due(WATCHED_PERIOD_MS, now):
             update = self._start_update(WATCHED_PERIOD_MS)
-            if self.latest is None or now - self.latest.at >= TOO_OLD_MS or not self.latest.is_usable(now):
+            if self.latest is None or _is_too_old(self.latest, now):
                 await asyncio.shield(update)
         return self.latest
 
@@ -106,18 +106,32 @@ class SharedCensus:
         return self._update
 
     async def _run_update(self, period_ms: int) -> None:
+        """Read the snapshot, and count if that is due, unless another instance counts or has just counted."""
+        token = secrets.token_hex(8)
+        if not await self._read_if_due(period_ms) or not await self._take_lock(token):
+            return
+        try:
+            is_due = await self._read_if_due(period_ms)
+        except BaseException:
+            await self._ignore_errors(self._store.snapshots.release_lock(token))
+            raise
+        if is_due:
+            await self._count(token)
+        else:
+            await self._ignore_errors(self._store.snapshots.release_lock(token))
+
+    async def _read_if_due(self, period_ms: int) -> bool:
+        """Read the snapshot; return True if the next census is due."""
         now = (await self._store.time.now()).low
         found = await self._store.snapshots.read(self.latest)
         if found is not None and found.is_usable(now) and found is not self.latest:
             self._census.adopt(found)
             self.latest = found
         if not self._is_due(period_ms, now):
-            return
+            return False
         if self.latest is not None and not self.latest.is_usable(now):
             self.latest = None
-        token = secrets.token_hex(8)
-        if await self._take_lock(token):
-            await self._count(token)
+        return True
 
     async def _take_lock(self, token: str) -> bool:
         """Return True if this instance shall count. While the store takes no writes, each one counts for itself."""
@@ -150,6 +164,15 @@ class SharedCensus:
             await write
         except LaterError as error:
             log.debug("snapshot not shared", reason=str(error))
+
+
+def _is_too_old(snapshot: Snapshot, now: int) -> bool:
+    """Return True if a caller of the API shall wait for the next census.
+
+    The snapshot of a store whose census takes a minute is never younger than that.
+    """
+    age_ms = now - snapshot.at
+    return not snapshot.is_usable(now) or age_ms >= max(TOO_OLD_MS, 2 * snapshot.period_ms(WATCHED_PERIOD_MS))
 
 
 def _retrieve_error(update: asyncio.Task[None]) -> None:

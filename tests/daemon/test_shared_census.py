@@ -110,6 +110,23 @@ async def test_two_daemons_that_need_a_census_at_once_make_one(store: StoreFixtu
         assert one.latest() == two.latest()
 
 
+async def test_a_census_that_ended_before_the_lock_was_taken_is_not_made_again(
+    store: StoreFixture, server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_daemons(store, server_url) as (one, two):
+        take = two.store.snapshots.take_lock
+
+        async def take_late(token: str) -> bool:
+            await one.census.update()
+            return await take(token)
+
+        monkeypatch.setattr(two.store.snapshots, "take_lock", take_late)
+        monkeypatch.setattr(two.store.stats, "counts", AsyncMock(side_effect=AssertionError("counted again")))
+        await two.census.update()
+        assert two.latest() == one.latest()
+        assert not await store.redis.exists(store.keys.counting)
+
+
 async def test_the_next_census_is_due_after_the_period(store: StoreFixture, server_url: str) -> None:
     async with two_daemons(store, server_url) as (one, two):
         await one.census.update()
@@ -139,6 +156,21 @@ async def test_a_look_waits_for_a_census_if_the_last_one_is_too_old(store: Store
     looked = await Daemon.on(store).census.look()
     assert looked is not None
     assert (await store.time.now()).low - looked.at < TOO_OLD_MS
+
+
+async def test_a_look_does_not_wait_for_the_next_census_of_a_store_whose_census_takes_minutes(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = Daemon.on(store)
+    await daemon.census.update()
+    took_ms = 2 * TOO_OLD_MS
+    daemon.census.latest = slow = msgspec.structs.replace(
+        daemon.latest(), at=daemon.latest().at - took_ms - WATCHED_PERIOD_MS * 16, took_ms=took_ms
+    )
+    monkeypatch.setattr(store.snapshots, "read", AsyncMock(return_value=None))
+    monkeypatch.setattr(store.stats, "counts", AsyncMock(side_effect=asyncio.Event().wait))
+    assert await asyncio.wait_for(daemon.census.look(), 5) == slow
+    await daemon.census.stop()
 
 
 async def test_the_census_of_a_holder_that_was_killed_is_made_by_another(store: StoreFixture) -> None:
