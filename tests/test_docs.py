@@ -168,6 +168,18 @@ def test_every_metric_of_handlers_is_documented_with_its_type_and_no_other() -> 
     assert dict(documented) == handler_metrics()
 
 
+def test_every_ticker_of_daemons_is_a_documented_label_and_no_other() -> None:
+    code = "".join(
+        path.read_text()
+        for layer in ("daemon", "processes", "worker")
+        for path in (ROOT / "later" / layer).rglob("*.py")
+    )
+    built = re.findall(r'\b(?:build|build_ticker|on_local_clock)\(\s*"(\w+)"', code)
+    listed = re.search(r"failed ticks, by `ticker`: ([\w, ]+); with `--processes` also ([\w, ]+) \|", METRICS)
+    assert listed is not None
+    assert sorted({*built}) == sorted(", ".join(listed.groups()).split(", "))
+
+
 @each_case("document", [*DOCUMENTS, RULES, RULES.with_name("rules_test.yml")])
 def test_every_named_metric_exists(document: Path) -> None:
     known = exported_metrics() | handler_metrics()

@@ -17,7 +17,10 @@ from later.delivery import sender
 from later.metrics import MAX_TOPICS, OTHER, TOPIC_COUNTERS, Metrics
 from later.metrics.labels import (
     DEATH_REASONS,
+    DENIAL_REASONS,
     FAILURE_CODES,
+    FIRING_RESULTS,
+    FOLLOW_UP_FIELDS,
     HELD,
     OUTCOMES,
     PULLED,
@@ -61,6 +64,9 @@ def parse(text: str) -> dict[str, float]:
         ("later_delivery_failures_total", "code", FAILURE_CODES),
         ("later_callbacks_refused_total", "why", REFUSAL_CAUSES),
         ("later_tasks_requeued_total", "from", REQUEUED_FROM),
+        ("later_api_denied_total", "reason", DENIAL_REASONS),
+        ("later_follow_ups_total", "field", FOLLOW_UP_FIELDS),
+        ("later_firings_total", "result", FIRING_RESULTS),
         ("later_lateness_seconds_count", "held", tuple(held for held in HELD if held != PULLED)),
     ],
 )
