@@ -18,7 +18,8 @@ export function useForecast(topic, rate) {
 }
 
 /** What a rate makes of a forecast, in a sentence or two. */
-export function forecastText({ from, step_s, due, counts, rate, behind_from, caught_up_at, worst_lateness_s }) {
+export function forecastText({ from, step_s, due, counts, rate, paused, behind_from, caught_up_at, worst_lateness_s }) {
+  if (paused && worst_lateness_s === null) return words.heldByPause;
   if (!rate) return words.noRate;
   const shown = decimal(rate);
   const waves = counts.map((n, i) => ({ n, at: parseTime(from) + i * step_s * 1000 }));

@@ -12,6 +12,7 @@ export const topicWords = {
   forecast: "What falls due", forecastSeries: "falls due", forecastSum: (n, due) => `${n} tasks in the next 6 h, and ${due} are due already`,
   limit: (rate) => `${rate}/s lets through`,
   noRate: "No rate limits this topic: each task is delivered when it is due, as far as slots and receiver allow.",
+  heldByPause: "The topic is paused: nothing is delivered. Try a rate to see how it would go on.",
   keepsUp: (rate) => `At ${rate}/s, deliveries keep up with everything that falls due in the next 6 h.`,
   wave: (rate, at, n, text) => `At ${rate}/s, the wave of ${at} (${n} tasks) takes ${text}.`,
   backlog: (rate, n, text) => `At ${rate}/s, the ${n} tasks that are due already take ${text}.`,
