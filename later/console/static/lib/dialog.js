@@ -10,9 +10,13 @@ export function Dialog({ title, onClose, children, className = "" }) {
   const dialog = useRef(null);
   useLayoutEffect(() => {
     const before = document.activeElement;
-    dialog.current.showModal();
-    dialog.current.querySelector("[data-focus]")?.focus();
-    return () => { if (before?.isConnected) before.focus(); };
+    const shown = dialog.current;
+    shown.showModal();
+    shown.querySelector("[data-focus]")?.focus();
+    return () => {
+      shown.close(); // while it is open, nothing beside it takes the focus
+      if (before?.isConnected) before.focus();
+    };
   }, []);
   const cancel = (event) => {
     event.preventDefault();

@@ -28,7 +28,7 @@ export function forecastText({ from, step_s, due, counts, rate, paused, behind_f
   const end = caught_up_at ? words.caughtUp(clock(parseTime(caught_up_at))) : words.notCaughtUp;
   return [
     due > rate && words.backlog(shown, count(due), takes(due)),
-    wave.n > rate && words.wave(shown, clock(wave.at), count(wave.n), takes(wave.n)),
+    wave.n > rate && (due > rate ? words.waveToo : words.wave.bind(null, shown))(clock(wave.at), count(wave.n), takes(wave.n)),
     ...(behind_from ? [words.behind(clock(parseTime(behind_from)), duration(worst_lateness_s)), end] : [words.keepsUp(shown)]),
   ].filter(Boolean).join(" ");
 }

@@ -16,6 +16,7 @@ export const topicWords = {
   keepsUp: (rate) => `At ${rate}/s, deliveries keep up with everything that falls due in the next 6 h.`,
   wave: (rate, at, n, text) => `At ${rate}/s, the wave of ${at} (${n} tasks) takes ${text}.`,
   backlog: (rate, n, text) => `At ${rate}/s, the ${n} tasks that are due already take ${text}.`,
+  waveToo: (at, n, text) => `The wave of ${at} (${n} tasks) takes ${text}.`,
   behind: (at, worst) => `Tasks due from ${at} on wait, up to ${worst}.`,
   caughtUp: (at) => `Caught up at ${at}.`,
   notCaughtUp: "Not caught up within 6 h.",
