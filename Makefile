@@ -30,10 +30,10 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install run test test-base test-lowest test-spark test-system test-zaqar test-all lint type check bench lock clean
+.PHONY: help install run test test-base test-lowest test-spark test-system test-console test-zaqar test-all lint type check bench lock clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(venv)/.dev ## Create .venv with everything for development
 
@@ -41,7 +41,7 @@ run: $(venv)/.run ## Start later, API and workers; ARGS="--listen 127.0.0.1:9000
 	@exec $(venv)/bin/later up $(ARGS)
 
 test: $(venv)/.dev ## Run the tests without processes (a minute on two cores); ARGS="-k lease" passes options to pytest
-	HYPOTHESIS_PROFILE=$(examples) $(python) -m pytest -m "not spark and not system" \
+	HYPOTHESIS_PROFILE=$(examples) $(python) -m pytest -m "not spark and not system and not console" \
 		--ignore tests/spark --ignore tests/system --ignore tests/zaqar -n $(test_workers) $(ARGS)
 
 test-base: $(venv)/.base ## Run the library's tests where nothing but its own dependencies is installed
@@ -63,11 +63,16 @@ test-spark: $(venv)/.dev ## Run the tests of Spark's jobs, in one session; they 
 test-system: $(venv)/.dev ## Run the tests that start processes, two at a time but for those that measure lateness
 	$(python) -m pytest -m system --ignore tests/zaqar -n $(system_workers) --maxschedchunk 1 $(ARGS)
 
+test-console: $(venv)/.dev ## Run the tests of the console in a Chromium
+	@if command -v chromium-headless-shell chromium >/dev/null; then \
+		$(python) -m pytest tests/console/browser -n $(system_workers) $(ARGS); \
+	else echo "skipped: install chromium-headless-shell (Debian: apt install chromium-headless-shell)"; fi
+
 test-zaqar: $(venv)/.zaqar ## Run the tests of OpenStack Zaqar and of its client, and ours with that client
 	$(python) -m pytest tests/zaqar -n $(system_workers) --dist loadgroup $(ARGS)
 
 test-all check: examples := dev
-test-all: test test-base test-lowest test-spark test-system test-zaqar ## Run all tests, those of properties with five times as many examples as in test
+test-all: test test-base test-lowest test-spark test-system test-console test-zaqar ## Run all tests, those of properties with five times as many examples as in test
 
 lint: $(venv)/.dev ## Check style and format
 	$(python) -m ruff check

@@ -12,9 +12,8 @@ import { words } from "./words.js";
  */
 export function Table({ caption, columns, rows, keyOf, selection, sorted, onSort, busy, className = "" }) {
   const body = useRef(null);
-  const scroll = columns.some((column) => column.header) ? {} : { tabindex: 0 };
   useRowKeys(body, selection);
-  return html`<div class="table-scroll ${className}" role="region" aria-label=${caption} ...${scroll}>
+  return html`<div class="table-scroll ${className}" role="region" aria-label=${caption} tabindex="0">
     <table class="table" aria-busy=${busy ? "true" : undefined}>
       <caption class="visually-hidden">${caption}</caption>
       <thead><tr>

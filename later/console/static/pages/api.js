@@ -53,8 +53,8 @@ function Description({ root }) {
           ${group.operations.map((found) => html`<details key=${found.id} id=${found.id} class="operation"
               open=${opened.has(found.id)} onToggle=${(event) => event.target.id === found.id && toggle(found.id, event.target.open)}>
             <summary><span class=${`method method-${found.method.toLowerCase()}`}>${found.method}</span>
-              <code class="operation-path">${found.path}</code> <span class="operation-summary">${found.operation.summary}</span>
-              <a class="operation-link" href=${`#${found.id}`} aria-label=${words.link(found.id)}>#</a></summary>
+              <code class="operation-path">${found.path}</code> <span class="operation-summary">${found.operation.summary}</span></summary>
+              <a class="operation-link" href=${`#${found.id}`} aria-label=${words.link(found.id)}>#</a>
             ${opened.has(found.id) && html`<${Operation} found=${found} root=${root} />`}</details>`)}
         </section>`)}
       </div>

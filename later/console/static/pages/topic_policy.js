@@ -82,7 +82,7 @@ function PolicyForm({ topic, applied, onDone, onCancel }) {
     if (names.length) setAsks(true);
   };
   return html`<form class="policy-form" onSubmit=${submit}>
-    <div class="table-scroll" role="region" aria-label=${words.policy}><table class="table">
+    <div class="table-scroll" role="region" tabindex="0" aria-label=${words.policy}><table class="table">
       <thead><tr><th scope="col">${words.field}</th><th scope="col">${words.value}</th></tr></thead>
       ${Object.entries(FIELD_GROUPS).map(([group, kinds]) => html`<tbody key=${group}>
         <tr class="group"><th scope="rowgroup" colspan="2">${words.groups[group]}</th></tr>
