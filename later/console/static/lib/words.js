@@ -27,7 +27,7 @@ export const words = {
   utc: { on: "Times are in UTC", off: "Times are relative" },
   banner: {
     unreachable: "later does not answer.",
-    storeAway: "The store is away. Nothing is lost, and nothing is delivered until it is back.",
+    storeAway: "The store is away. Nothing is delivered until it is back.",
     signedOut: "You are signed out.",
     signIn: "Sign in again",
     retry: "Try now",

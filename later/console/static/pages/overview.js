@@ -26,7 +26,7 @@ export default function Overview({ query, me }) {
   const { data, error } = usePoll(loadOverview, 2000);
   const forecast = usePoll(({ signal }) => get("/forecast", { hours: 6, step: 300 }, { signal }), 30_000);
   const history = usePoll(({ signal }) => loadHistory(range, me.namespace, signal), 10_000, [range]);
-  if (!data) return error ? html`<h1>${words.title}</h1><${ErrorNotice} error=${error} />` : html`<${Loading} />`;
+  if (!data) return error ? html`<div class="page"><h1>${words.title}</h1><${ErrorNotice} error=${error} /></div>` : html`<${Loading} />`;
   if (isEmpty(data, history.data)) return html`<div class="page"><h1 class="visually-hidden">${words.title}</h1><${FirstSteps} /></div>`;
   return html`<div class="page">
     <h1 class="visually-hidden">${words.title}</h1>
