@@ -77,6 +77,7 @@ QUALIFIED_BY_PACKAGE = {
     "keys": "store has the names of the store's keys, cli the commands for API keys",
     "listing": "api has the handlers, cli the commands",
     "options": "cli has the options of commands, bulk those of the data source",
+    "overview": "core has the judgement, api the handler",
     "policies": "store has the policies, api the handlers",
     "pool": "delivery keeps connections, processes the children of a supervisor",
     "progress": "bulk measures the progress of a job, cli shows it",

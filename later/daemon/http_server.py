@@ -22,6 +22,7 @@ from later.api.routes import Route
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections
 from later.api.sign_in import SignInHandlers
+from later.api.topic_rows import ReadSnapshot
 from later.config import Config
 from later.console.pages import PATH, ConsolePages
 from later.core.address_guard import AddressGuard
@@ -50,6 +51,7 @@ class HttpServer:
         guard: AddressGuard,
         most_connections: int,
         wake_delay_ticker: Callable[[int], None],
+        read_snapshot: ReadSnapshot,
         move_clock: MoveClock | None = None,
     ) -> None:
         """`move_clock` is what `later dev` moves its clock by."""
@@ -69,7 +71,7 @@ class HttpServer:
             count_refused=metrics.connections_refused.inc,
             certificate=self._certificate,
         )
-        app = self._build_app(health, guard, wake_delay_ticker, move_clock)
+        app = self._build_app(health, guard, wake_delay_ticker, read_snapshot, move_clock)
         if config.access_log != "off":
             app[ACCESS_LOG] = AccessLog(logs_all=config.access_log == "all", monotonic=time.monotonic)
         self._runner = Runner(
@@ -97,6 +99,7 @@ class HttpServer:
         health: HealthSource,
         guard: AddressGuard,
         wake_delay_ticker: Callable[[int], None],
+        read_snapshot: ReadSnapshot,
         move_clock: MoveClock | None,
     ) -> web.Application:
         config, authorization = self._config, self.authorization
@@ -126,6 +129,7 @@ class HttpServer:
             health=health,
             wake_delay_ticker=wake_delay_ticker,
             pages=self._console_routes(),
+            read_snapshot=read_snapshot,
             move_clock=move_clock,
         )
 

@@ -125,6 +125,7 @@ class Service:
             guard=self._guard,
             most_connections=config.connections or connection_limit(self._descriptors, self._slots),
             wake_delay_ticker=self._worker.delay_ticker.wake if self._worker is not None else lambda due_at: None,
+            read_snapshot=self.census.look,
             move_clock=self._move_clock if config.moves_clock else None,
         )
         reads = [self._store.policies.shared_read, self._store.signing.shared_read]

@@ -22,6 +22,8 @@ from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.core.policy import DEFAULT_POLICY, Deliver
 from later.core.policy_scopes import Level, Policies, namespace_from_topic, topic_scope
+from later.daemon.census import Census
+from later.daemon.shared_census import SharedCensus
 from later.metrics import Exposition, Metrics
 from later.store.admission import read_limits
 from later.store.client import StoreClient, connect
@@ -87,6 +89,7 @@ class LocalDaemon:
             self._metrics.round_trip_observer,
             count_follow_ups=self._metrics.count_follow_ups,
         )
+        self._census = SharedCensus(store, Census(store, self._metrics))
         app = build_app(
             ApiSettings(
                 max_body=limits.max_body,
@@ -102,6 +105,7 @@ class LocalDaemon:
             cross_site_protection=CrossSiteProtection(),
             health=HealthSource(why_not_ready=self.why_not_ready, exposition=self.exposition),
             wake_delay_ticker=lambda due_at: None,
+            read_snapshot=self._census.look,
         )
         self.claims: ClaimHandlers = app[CLAIMS]
         self._calls = InProcessCalls(app)
@@ -147,6 +151,7 @@ class LocalDaemon:
                 stack.push_async_callback(ticker.cancel)
             stack.push_async_callback(self._upkeep.stop)
             stack.push_async_callback(self._schedule_ticker.stop)
+            stack.push_async_callback(self._census.stop)
             await self._calls.close()
 
     def note_claims(self, topics: Sequence[str]) -> None:

@@ -25,6 +25,9 @@ FORGET_WORKER_MS = 3_600_000
 SLICE = 500
 """Commands, or buckets, in one round trip: neither the store nor this process may be blocked for long."""
 
+READ_AT_ONCE = 1280
+"""Buckets in one round trip of `counts_and_holds`: those of 20 topics in 16 shards."""
+
 _POSITIONS = {bucket: position for position, bucket in enumerate(Bucket)}
 
 Item = TypeVar("Item")
@@ -33,7 +36,7 @@ Item = TypeVar("Item")
 class TopicCounts(NamedTuple):
     """One topic's tasks by bucket, how many of them are due and not claimed, and the due time of the oldest.
 
-    `hold` is the topic's longest hold in any shard; only `counts` reads it.
+    `hold` is the topic's longest hold in any shard; `counts_for` does not read it.
     """
 
     delay: int
@@ -107,29 +110,43 @@ class Stats:
             counts |= {topic.decode(): tallies[topic].counts() for topic in names}
             for topic in holds.keys() & set(names) if holds else ():
                 name, entry = topic.decode(), holds[topic]
-                hold = TopicHold(name, held_until(entry), is_for_rate(entry))
-                counts[name] = counts[name]._replace(hold=hold)
+                counts[name] = counts[name]._replace(hold=_parse_hold(name, entry))
             await asyncio.sleep(0)
         return counts
 
     async def counts_for(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
         """Return the counts of these topics, summed over the shards, each shard's at one moment."""
         counts = dict.fromkeys(topics, NO_TASKS)
-        slices = _slices([*counts], SLICE // len(Bucket))
-        targets = [_ShardTopics(shard, names) for names in slices for shard in self._keys.shards]
-        for some in _split(targets):
-            commands = [
-                scripts.COUNT.call([key for topic in names for key in shard.buckets(topic.encode())], [now])
-                for shard, names in some
-            ]
-            answers = await self._client.execute_all("stats", commands)
-            for target, answer in zip(some, answers, strict=True):
-                for topic, of_topic in zip(target.topics, _slices(_parse_counts(answer), len(Bucket)), strict=True):
-                    delay, unack, error, dead = of_topic
-                    oldest = delay.first_due_at if delay.due else None
-                    found = TopicCounts(delay.size, unack.size, error.size, dead.size, delay.due, oldest)
-                    counts[topic] = counts[topic].plus(found)
+        for targets in _split(self._split_by_shard([*counts], SLICE)):
+            answers = await self._client.execute_all("stats", [target.count_command(now) for target in targets])
+            _add_counts(counts, targets, answers)
         return counts
+
+    async def counts_and_holds(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
+        """Return the counts of these topics with their holds, in one round trip for each `READ_AT_ONCE` buckets."""
+        counts = dict.fromkeys(topics, NO_TASKS)
+        holds: dict[str, float] = {}
+        targets = self._split_by_shard([*counts], READ_AT_ONCE)
+        for some in split_by_weight(targets, READ_AT_ONCE, lambda target: target.weight):
+            commands = [command for target in some for command in (target.count_command(now), target.entries_command())]
+            answers = await self._client.execute_all("stats", commands)
+            _add_counts(counts, some, answers[::2])
+            _add_holds(holds, some, answers[1::2])
+        return {topic: count._replace(hold=_parse_hold(topic, holds.get(topic))) for topic, count in counts.items()}
+
+    async def holds(self, topics: Sequence[str]) -> dict[str, TopicHold]:
+        """Return the longest hold of each of these topics that has one, which may have ended."""
+        entries: dict[str, float] = {}
+        for names in _slices(topics):
+            targets = [_ShardTopics(shard, names) for shard in self._keys.shards]
+            answers = await self._client.execute_all("stats", [target.entries_command() for target in targets])
+            _add_holds(entries, targets, answers)
+        holds = ((topic, _parse_hold(topic, entry)) for topic, entry in entries.items())
+        return {topic: hold for topic, hold in holds if hold is not None}
+
+    def most_at_once(self) -> int:
+        """Return how many topics `counts_and_holds` reads in one round trip."""
+        return max(READ_AT_ONCE // (len(Bucket) * len(self._keys.shards)), 1)
 
     async def topics_by_bucket(self) -> AsyncIterator[tuple[Shard, Bucket, list[bytes]]]:
         """Yield the topics of each bucket of each shard that has tasks of them; a topic may be yielded again.
@@ -201,6 +218,11 @@ class Stats:
         """Return the time of each worker's last heartbeat, in ms."""
         [flat] = await self._execute_in_slices([("ZRANGE", self._keys.workers, 0, -1, "WITHSCORES")])
         return {name.decode(): int(float(at)) for name, at in pairs(flat)}
+
+    def _split_by_shard(self, topics: Sequence[str], buckets: int) -> list[_ShardTopics]:
+        """Return the topics with each shard, so many buckets in one command at most."""
+        slices = _slices(topics, max(buckets // len(Bucket), 1))
+        return [_ShardTopics(shard, names) for names in slices for shard in self._keys.shards]
 
     async def _wake_sets(self) -> list[_WakeSet]:
         buckets = [(shard, bucket) for shard in self._keys.shards for bucket in Bucket]
@@ -286,6 +308,14 @@ class _ShardTopics(NamedTuple):
     def weight(self) -> int:
         return len(Bucket) * len(self.topics)
 
+    def count_command(self, now: int) -> Command:
+        """Return the command that counts their tasks."""
+        return scripts.COUNT.call([key for topic in self.topics for key in self.shard.buckets(topic.encode())], [now])
+
+    def entries_command(self) -> Command:
+        """Return the command that reads their entries in the wake set, which may be holds."""
+        return ("ZMSCORE", self.shard.wakes[Bucket.DELAY], *self.topics)
+
 
 Weighed = TypeVar("Weighed", _WakeSet, _BucketTopics, _ShardTopics)
 
@@ -316,6 +346,28 @@ class _Tally:
     def counts(self) -> TopicCounts:
         delay, unack, error, dead = self.sizes
         return TopicCounts(delay, unack, error, dead, self.due, self.oldest_due_at)
+
+
+def _add_counts(counts: dict[str, TopicCounts], targets: Sequence[_ShardTopics], answers: Sequence[Any]) -> None:
+    """Add what was counted of the topics in each shard."""
+    for target, answer in zip(targets, answers, strict=True):
+        for topic, of_topic in zip(target.topics, _slices(_parse_counts(answer), len(Bucket)), strict=True):
+            delay, unack, error, dead = of_topic
+            oldest = delay.first_due_at if delay.due else None
+            found = TopicCounts(delay.size, unack.size, error.size, dead.size, delay.due, oldest)
+            counts[topic] = counts[topic].plus(found)
+
+
+def _add_holds(holds: dict[str, float], targets: Sequence[_ShardTopics], answers: Sequence[Any]) -> None:
+    """Add the entries of the topics that are held in a shard, of each topic the longest hold."""
+    for target, entries in zip(targets, answers, strict=True):
+        for topic, entry in zip(target.topics, entries, strict=True):
+            if entry is not None and is_held(score := float(entry)):
+                holds[topic] = min(score, holds.get(topic, score))
+
+
+def _parse_hold(topic: str, entry: float | None) -> TopicHold | None:
+    return None if entry is None else TopicHold(topic, held_until(entry), is_for_rate(entry))
 
 
 def _parse_counts(answer: Sequence[int]) -> list[_BucketCount]:

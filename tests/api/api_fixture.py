@@ -28,7 +28,9 @@ from later.core.clock import Clock, rfc3339
 from later.core.errors import LaterError, StoreDown
 from later.core.past_failures import MAX_FAILURES
 from later.core.policy import Policy
+from later.daemon.census import Census
 from later.daemon.http_server import console_routes
+from later.daemon.shared_census import SharedCensus
 from later.metrics import Exposition, Metrics
 from later.store.client import StoreClient
 from later.store.keys import Keys
@@ -186,6 +188,7 @@ async def serve_api(
         return metrics.exposition(accept)
 
     authorization = authorization(store, metrics) if callable(authorization) else authorization or Authorization()
+    census = SharedCensus(store, Census(store, metrics))
     app = build_app(
         ApiSettings(
             max_body=max_body,
@@ -205,12 +208,14 @@ async def serve_api(
         health=HealthSource(why_not_ready=why_not_ready, exposition=exposition),
         wake_delay_ticker=wakes.append,
         pages=[] if console == "off" else console_routes(console, base_path, authorization, cookie),
+        read_snapshot=census.look,
     )
     if access_log is not None:
         app[ACCESS_LOG] = access_log
     async with TestClient(DaemonServer(app, connections, base_path), cookie_jar=DummyCookieJar()) as http:
         api = ApiFixture(http=http, client=client, redis=redis, keys=keys, store=store, metrics=metrics, wakes=wakes)
         yield api
+    await census.stop()
     await client.aclose()
     await redis.aclose()
 

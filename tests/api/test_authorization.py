@@ -34,6 +34,7 @@ TABLE: dict[tuple[str, str], tuple[str, int, int]] = {
     ("POST", "/query/batch"): ("read", 400, 400),
     ("POST", "/list"): ("read", 400, 400),
     ("POST", "/explain"): ("read", 400, 400),
+    ("GET", "/overview"): ("read", 200, 200),
     ("GET", "/workers"): ("read", 200, 403),
     ("GET", "/jobs"): ("read", 200, 200),
     ("GET", "/jobs/j"): ("read", 404, 404),

@@ -25,6 +25,7 @@ from later.api.history import HistoryHandlers
 from later.api.jobs import JobHandlers
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
+from later.api.overview import OverviewHandler
 from later.api.policies import PolicyHandlers, parse_namespace_policy
 from later.api.problems import ErrorAnswer, error_middleware, error_response
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
@@ -33,6 +34,7 @@ from later.api.routes import AUTHORIZATION, CROSS_SITE_PROTECTION, ERROR_ANSWER,
 from later.api.schedules import ScheduleHandlers
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
+from later.api.topic_rows import ReadSnapshot
 from later.api.topics import TopicHandlers, parse_topic_scope
 from later.api.workers import WorkersHandler
 from later.api.zaqar.endpoints import zaqar_routes
@@ -85,6 +87,7 @@ def build_app(
     cross_site_protection: CrossSiteProtection,
     health: HealthSource,
     wake_delay_ticker: Callable[[int], None],
+    read_snapshot: ReadSnapshot,
     pages: Sequence[Route] = (),
     move_clock: MoveClock | None = None,
 ) -> web.Application:
@@ -92,6 +95,7 @@ def build_app(
 
     `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
     `guard` judges the callbacks that are written. `pages` are the routes of the console.
+    `read_snapshot` returns the latest census of all topics.
     `cross_site_protection` checks each request first if the application is served by `server.Runner`.
     """
     pending_writes, bytes_in_answers = PendingWrites(settings.max_pending_writes), BytesInAnswers()
@@ -130,6 +134,7 @@ def build_app(
                 is_kept=settings.keeps_history,
             )
         ),
+        *_census_routes(store, read_snapshot),
         *_health_routes(authorization, health, store.clock),
         Route("GET", "/whoami", WhoAmIHandler(settings.max_body).show, NoScope.ANY_KEY),
         *pages,
@@ -176,7 +181,7 @@ def _task_routes(
     bytes_in_answers: BytesInAnswers,
     signals: DueSignals,
 ) -> list[Route]:
-    """Return the routes of tasks, bulk jobs and topics."""
+    """Return the routes of tasks and bulk jobs."""
     max_body = settings.max_body
     tasks = TaskHandlers(
         store=store,
@@ -210,7 +215,6 @@ def _task_routes(
     )
     explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending_writes, lease_ms=settings.lease_ms)
     jobs = JobHandlers(store, pending_writes)
-    topics, forecasts = TopicHandlers(store), ForecastHandlers(store)
     return [
         Route("POST", "/create", tasks.create, Scope.CREATE, is_fast=True),
         Route("POST", "/query", tasks.query, Scope.READ, is_fast=True),
@@ -226,6 +230,14 @@ def _task_routes(
         Route("POST", "/redrive", edits.redrive, Scope.EDIT),
         Route("POST", f"{TOPIC_PATH}/purge", edits.purge, Scope.EDIT),
         Route("POST", "/explain", explain.explain, Scope.READ),
+    ]
+
+
+def _census_routes(store: Store, read_snapshot: ReadSnapshot) -> list[Route]:
+    """Return the routes that show the topics, and the store as a whole."""
+    topics, forecasts = TopicHandlers(store), ForecastHandlers(store)
+    return [
+        Route("GET", "/overview", OverviewHandler(store, read_snapshot).show, Scope.READ, ("topics",)),
         Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit")),
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
         Route("GET", f"{TOPIC_PATH}/forecast", forecasts.show_topic, Scope.READ, ("hours", "step", "rate")),

@@ -21,6 +21,8 @@ from later.api.description.json_schema import (
 )
 from later.api.description.request_schemas import policy_field_schema
 from later.api.history import MAX_SHOWN_DELIVERIES, OUTCOMES
+from later.api.overview import MAX_TOPICS
+from later.api.overview_views import RATES
 from later.api.problems import ErrorBody, Problem
 from later.api.pulsar import ACTIVE, MAX_DELAY, TICK_TIME
 from later.api.response_schemas import (
@@ -38,8 +40,10 @@ from later.api.response_schemas import (
 from later.api.schedule_answers import ScheduleResponse, SchedulesResponse
 from later.api.workers import MAX_WORKERS
 from later.core.forecast import MAX_FORECAST_TOPICS, MAX_STEPS
+from later.core.held import Held
 from later.core.history import LONG, SERIES
-from later.core.policy import POLICY_FIELDS
+from later.core.overview import AlertLevel
+from later.core.policy import POLICY_FIELDS, Deliver
 from later.core.task_view import TaskView
 
 _STRUCTS = (
@@ -227,6 +231,7 @@ def _other_schemas() -> dict[str, Schema]:
     limits = answer_structure(max_body=_COUNT, batch=_COUNT, page=_COUNT)
     route = answer_structure(method=_TEXT, path=_TEXT, query=array(_TEXT))
     return {
+        "Overview": _overview_schema(),
         "Workers": answer_structure(at=TIME, workers=array(_worker_schema(), most=MAX_WORKERS)),
         "ScheduleId": answer_structure(id=_TEXT),
         "PausedSchedule": answer_structure(id=_TEXT, paused=BOOLEAN),
@@ -240,6 +245,49 @@ def _other_schemas() -> dict[str, Schema]:
         "Version": answer_structure(version=_TEXT),
         "Description": {"type": "object", "required": ["openapi", "paths"]},
     }
+
+
+def _topic_row_schema(**more: Schema) -> Schema:
+    """Return the schema of a topic with its counts, what holds it, and its limits; `more` comes first."""
+    return answer_structure(
+        **more,
+        **_COUNTS,
+        due=_COUNT,
+        oldest_lateness_s=nullable(number(0)),
+        held=choice([held.value for held in Held]),
+        paused=BOOLEAN,
+        rate=nullable(number()),
+        concurrency=nullable(_COUNT),
+        deliver=choice([deliver.value for deliver in Deliver]),
+    )
+
+
+def _overview_schema() -> Schema:
+    """Return the schema of an overview; a key of a namespace sees null instead of what is of all namespaces."""
+    memory = nullable(_COUNT)
+    store = answer_structure(
+        up=BOOLEAN, name=nullable(_TEXT), version=nullable(_TEXT), memory=memory, max_memory=memory
+    )
+    workers = answer_structure(count=_COUNT, slots=_COUNT, slots_in_use=_COUNT, last_heartbeat_at=nullable(TIME))
+    rates = answer_structure(slot_at=TIME, step_s=integer(1), **{name: number(0) for name in RATES})
+    return answer_structure(
+        at=TIME,
+        counted_at=nullable(TIME),
+        level=choice([level.value for level in AlertLevel]),
+        sentence=_TEXT,
+        topic=nullable(_TEXT),
+        store=nullable(store),
+        workers=nullable(workers),
+        tasks=answer_structure(**_COUNTS),
+        due=_COUNT,
+        oldest_lateness_s=nullable(number(0)),
+        oldest_held_lateness_s=nullable(number(0)),
+        topics_total=_COUNT,
+        topics_paused=_COUNT,
+        rates=nullable(rates),
+        lateness=nullable(answer_structure(p50_s=number(0), p99_s=number(0))),
+        topics=array(_topic_row_schema(topic=_TEXT), most=MAX_TOPICS),
+    )
 
 
 def _worker_schema() -> Schema:

@@ -17,6 +17,7 @@ from later.api.description.operations import OPERATIONS, TAGS
 from later.api.description.request_schemas import CURSOR, ID, NAMESPACE, TOPIC, request_schemas
 from later.api.forecast import MAX_STEP_S
 from later.api.history import MAX_SHOWN_DELIVERIES, OUTCOMES
+from later.api.overview import MAX_TOPICS
 from later.api.problem_types import (
     CROSS_SITE,
     FAULT,
@@ -60,6 +61,7 @@ QUERY_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "namespace": (NAMESPACE, "only what is in this namespace"),
     "pending": (BOOLEAN, "true: leave dead tasks as they are"),
     "rate": (number(0, MAX_LIMIT), "the rate to simulate instead of the topic's; 0: none"),
+    "topics": (integer(0, MAX_TOPICS), "the number of topics"),
     "run": (_JOB, "the run of the job that counts the items"),
     "step": (integer(1, MAX_STEP_S), f"the length of a step in seconds, for at most {MAX_STEPS} steps"),
 }

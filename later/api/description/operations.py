@@ -299,6 +299,11 @@ _DAEMON = (
     Operation(
         "GET", "/workers", "listWorkers", "daemon", "List the processes of all daemons on the store.", "Workers",
     ),
+    Operation(
+        "GET", "/overview", "showOverview", "daemon",
+        "Show how all is, in a sentence and in numbers, and the worst topics.", "Overview",
+        path_example="/overview?topics=5",
+    ),
     Operation("GET", "/whoami", "whoAmI", "daemon", "Show what a key may do, and what a request may hold.", "WhoAmI"),
     Operation("GET", "/livez", "live", "daemon", "Show whether the daemon works, or only a restart helps.", "Alive",
               problems=(NOT_ALIVE,)),

@@ -1,0 +1,85 @@
+"""Topics as rows of an answer: their counts, what holds them, and the limits of their policies."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from later.core.held import Held, find_hold
+from later.core.policy import Deliver
+from later.core.policy_scopes import Policies
+from later.core.snapshot import CountedTopic, Snapshot
+from later.store.open import Store
+from later.store.stats import TopicCounts
+
+ReadSnapshot = Callable[[], Awaitable[Snapshot | None]]
+"""How the API gets the snapshot; None while it is made for the first time. Raises StoreDown."""
+
+
+class Recounted(NamedTuple):
+    """Topics of the snapshot: the first of them counted anew, with these counts, the others as the census did."""
+
+    fresh: list[CountedTopic]
+    counted: list[CountedTopic]
+    counts: dict[str, TopicCounts]
+
+    @property
+    def all(self) -> list[CountedTopic]:
+        return [*self.fresh, *self.counted]
+
+
+async def recount(store: Store, rows: Sequence[CountedTopic], policies: Policies, now: int) -> Recounted:
+    """Count the first of these topics again, as many as one round trip may. Raises StoreDown."""
+    number = store.stats.most_at_once()
+    counts = await store.stats.counts_and_holds([row.topic for row in rows[:number]], now)
+    fresh = [_recounted(row, counts[row.topic], policies, now) for row in rows[:number]]
+    return Recounted(fresh, list(rows[number:]), counts)
+
+
+def _recounted(row: CountedTopic, count: TopicCounts, policies: Policies, now: int) -> CountedTopic:
+    """Return a topic as it is now.
+
+    If nothing holds it at this moment, but something did when the census counted, it still counts as held by that: each
+    permit of a rate lets it go for a moment.
+    """
+    fresh = count_row(row.topic, count, policies, now)
+    if fresh.oldest_due_at is None or fresh.held is not Held.NO or row.held is Held.NO:
+        return fresh
+    return msgspec.structs.replace(fresh, held=row.held)
+
+
+def count_row(topic: str, count: TopicCounts, policies: Policies, now: int) -> CountedTopic:
+    """Return a topic with its counts at `now` (ms), which have its hold. Its permits are its tasks in flight."""
+    hold = find_hold(policies.for_topic(topic), count.hold, count.unack, now)
+    return CountedTopic(
+        topic=topic,
+        delay=count.delay,
+        unack=count.unack,
+        error=count.error,
+        dead=count.dead,
+        due=count.due,
+        oldest_due_at=count.oldest_due_at,
+        held=hold if count.due else Held.NO,
+        is_paused=hold is Held.PAUSE,
+        has_label=False,
+    )
+
+
+def topic_row(topic: CountedTopic, policies: Policies, now: int) -> dict[str, Any]:
+    """Return the row of a topic, without its name, as it was counted at `now` (ms)."""
+    policy, oldest_due_at = policies.for_topic(topic.topic), topic.oldest_due_at
+    return {
+        "delay": topic.delay,
+        "unack": topic.unack,
+        "error": topic.error,
+        "dead": topic.dead,
+        "due": topic.due,
+        "oldest_lateness_s": None if oldest_due_at is None else max(now - oldest_due_at, 0) / 1000,
+        "held": topic.held.value,
+        "paused": policy.paused or (topic.is_paused and policy.deliver is Deliver.PUSH),
+        "rate": policy.rate or None,
+        "concurrency": policy.concurrency or None,
+        "deliver": policy.deliver.value,
+    }
