@@ -55,7 +55,7 @@ async def stream(body: bytes) -> AsyncIterator[bytes]:
 
 
 class TestPaths:
-    @each_case("path", ["/creates", "/create/", "/jobs", "/%2e%2e/x"])
+    @each_case("path", ["/creates", "/create/", "/job", "/%2e%2e/x"])
     async def test_an_unknown_path_is_404(self, api: ApiFixture, path: str) -> None:
         assert await api.post(path, {}) == problem(404, "Not Found", "there is nothing at this path")
 

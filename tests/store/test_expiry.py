@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from later.core.policy import Policy
+from later.core.past_failures import PastFailure
 from later.core.retry import Failure, encode_failure, expiry_failure
 from later.core.task import Task
 from later.store.codec import MAX_BODIES
@@ -68,8 +69,9 @@ class TestExpiry:
         await store.tasks.settle([failed(claim, NOW + 60_000)])
         assert await expire(store) == [task.id]
         [found] = await store.lookup.query([task.id])
+        before = PastFailure(1, NOW, "status", 500, None, "answered 500")
         assert getattr(found, "failure", None) == Failure(
-            1, "expired", 500, "its ttl ended before it was done", END, None, 1
+            1, "expired", 500, "its ttl ended before it was done", END, None, 1, earlier=(before,)
         )
         await assert_sound(store, END)
 
