@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from later.core.policy import Policy
 from later.core.past_failures import PastFailure
+from later.core.policy import Policy
 from later.core.retry import Failure, encode_failure, expiry_failure
 from later.core.task import Task
 from later.store.codec import MAX_BODIES
