@@ -134,16 +134,6 @@ class Stats:
             _add_holds(holds, some, answers[1::2])
         return {topic: count._replace(hold=_parse_hold(topic, holds.get(topic))) for topic, count in counts.items()}
 
-    async def holds(self, topics: Sequence[str]) -> dict[str, TopicHold]:
-        """Return the longest hold of each of these topics that has one, which may have ended."""
-        entries: dict[str, float] = {}
-        for names in _slices(topics):
-            targets = [_ShardTopics(shard, names) for shard in self._keys.shards]
-            answers = await self._client.execute_all("stats", [target.entries_command() for target in targets])
-            _add_holds(entries, targets, answers)
-        holds = ((topic, _parse_hold(topic, entry)) for topic, entry in entries.items())
-        return {topic: hold for topic, hold in holds if hold is not None}
-
     def most_at_once(self) -> int:
         """Return how many topics `counts_and_holds` reads in one round trip."""
         return max(READ_AT_ONCE // (len(Bucket) * len(self._keys.shards)), 1)

@@ -235,10 +235,10 @@ def _task_routes(
 
 def _census_routes(store: Store, read_snapshot: ReadSnapshot) -> list[Route]:
     """Return the routes that show the topics, and the store as a whole."""
-    topics, forecasts = TopicHandlers(store), ForecastHandlers(store)
+    topics, forecasts = TopicHandlers(store, read_snapshot), ForecastHandlers(store)
     return [
         Route("GET", "/overview", OverviewHandler(store, read_snapshot).show, Scope.READ, ("topics",)),
-        Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit")),
+        Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit", "sort")),
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
         Route("GET", f"{TOPIC_PATH}/forecast", forecasts.show_topic, Scope.READ, ("hours", "step", "rate")),
         Route("GET", "/forecast", forecasts.show_all, Scope.READ, ("hours", "step")),

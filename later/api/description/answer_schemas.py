@@ -133,7 +133,13 @@ def _topic_schemas() -> dict[str, Schema]:
     generation = answer_structure(generation=integer(1), since=nullable(TIME), until=nullable(TIME))
     scope = {"topic": _TEXT, "namespace": _TEXT}
     return {
-        "TopicList": answer_structure(topics=array(answer_structure(topic=_TEXT, **counts)), cursor=nullable(_TEXT)),
+        "TopicList": _with_optional(
+            answer_structure(
+                topics=array(_with_optional(answer_structure(topic=_TEXT, **counts), **_limits_of_topic())),
+                cursor=nullable(_TEXT),
+            ),
+            counted_at=nullable(TIME),
+        ),
         **_forecast_schemas(),
         "Topic": answer_structure(**scope, **counts, policy=reference("Policy")),
         "Policy": structure(values),
@@ -254,12 +260,19 @@ def _topic_row_schema(**more: Schema) -> Schema:
         **_COUNTS,
         due=_COUNT,
         oldest_lateness_s=nullable(number(0)),
-        held=choice([held.value for held in Held]),
-        paused=BOOLEAN,
-        rate=nullable(number()),
-        concurrency=nullable(_COUNT),
-        deliver=choice([deliver.value for deliver in Deliver]),
+        **_limits_of_topic(),
     )
+
+
+def _limits_of_topic() -> dict[str, Schema]:
+    """Return the schemas of what holds a topic's tasks."""
+    return {
+        "held": choice([held.value for held in Held]),
+        "paused": BOOLEAN,
+        "rate": nullable(number()),
+        "concurrency": nullable(_COUNT),
+        "deliver": choice([deliver.value for deliver in Deliver]),
+    }
 
 
 def _overview_schema() -> Schema:

@@ -33,6 +33,7 @@ from later.api.problem_types import (
     ProblemType,
 )
 from later.api.requests import MAX_PAGE_SIZE
+from later.api.topics import TOPIC_ORDERS
 from later.core.api_keys import Scope
 from later.core.forecast import MAX_HOURS, MAX_STEPS
 from later.core.history import RESOLUTIONS
@@ -74,6 +75,9 @@ OWN_QUERY_PARAMETERS: Mapping[str, Mapping[str, tuple[Schema, str]]] = {
             "the length of the slots in seconds: 10, the default, or 300, the only one of topics",
         ),
         "topic": (TOPIC, "only what happened in this topic"),
+    },
+    "listTopics": {
+        "sort": (choice(TOPIC_ORDERS), "the order; all but name have one page, of the first topics of the last count"),
     },
     "listDeliveries": {
         "limit": (integer(1, MAX_SHOWN_DELIVERIES), "the number of deliveries"),
