@@ -26,9 +26,9 @@ export function TaskActions({ task, me, told }) {
     }
   };
   const save = async (body) => {
-    await post("/update", body);
+    const answer = await post("/update", body);
     close();
-    told(words.saved);
+    told(body.callback === null && answer.callback ? words.savedButCallback : words.saved);
   };
   const create = async (body) => {
     const created = await post("/create", body);

@@ -13,10 +13,9 @@ export function NotHere({ remembered, seen, by }) {
   return html`
     <${Empty} title=${words.title}>
       <p>${by ?? (remembered ? words.remembered : words.text)}</p>
-      <p class="muted">${remembered ? words.rememberedNote : words.note}</p>
+      ${!by && html`<p class="muted">${remembered ? words.rememberedNote : words.note}</p>`}
     <//>
     ${seen.task && html`
-      ${!by && seen.goneAt && html`<${Notice}>${words.watched(taskWords.states[seen.task.state])}
-        <${Time} at=${seen.at} />.<//>`}
+      ${!by && seen.goneAt && html`<${Notice}>${words.watched(taskWords.states[seen.task.state])} <${Time} at=${seen.at} />.<//>`}
       <${Panel} title=${words.lastSeen}><${Life} task=${seen.task} now=${seen.at} /><//>`}`;
 }

@@ -65,6 +65,7 @@ export const taskWords = {
   redriven: "The task is due now, with all its retries.",
   edit: "Edit",
   saved: "The task is changed.",
+  savedButCallback: "The task is changed, but keeps its callback: the policy of its topic has none.",
   copyAsNew: "Copy as new",
   copied: "A new task is created.",
   delete: "Delete",
