@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ from later.api.requests import check_query
 from later.core.api_keys import Scope
 from later.core.errors import Denied
 from later.metrics.http_requests import RequestMetrics
+
+
+_PATTERN = re.compile(r":[^{}]*}")
+"""The pattern that a part of a path must match, as aiohttp takes it."""
 
 
 class Route(NamedTuple):
@@ -40,7 +45,7 @@ class Route(NamedTuple):
     @property
     def template(self) -> str:
         """The path as people write it: `/topics/{topic}`."""
-        return self.path.replace(":[^/]+", "").replace(":.*", "")
+        return _PATTERN.sub("}", self.path)
 
     def checked_handler(self, authorization: Authorization) -> Handler:
         """Return the handler with the check of the caller, and of the query, before it."""

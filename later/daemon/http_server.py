@@ -200,7 +200,8 @@ def console_routes(mode: str, base_path: str, authorization: Authorization, cook
         Route("POST", f"{PATH}session", sign_in.sign_in, NoScope.OPEN),
         Route("DELETE", f"{PATH}session", sign_in.sign_out, NoScope.OPEN),
         Route("GET", PATH.rstrip("/"), pages.redirect, NoScope.OPEN, is_page=True),
-        Route("GET", f"{PATH}{{path:.*}}", pages.show, NoScope.OPEN, is_page=True),
+        # not the address of sessions, which takes no GET
+        Route("GET", f"{PATH}{{path:(?!session$).*}}", pages.show, NoScope.OPEN, is_page=True),
     ]
 
 
