@@ -17,7 +17,6 @@ from later.core.api_keys import Scope
 from later.core.errors import Denied
 from later.metrics.http_requests import RequestMetrics
 
-
 _PATTERN = re.compile(r":[^{}]*}")
 """The pattern that a part of a path must match, as aiohttp takes it."""
 
