@@ -48,6 +48,9 @@ class Sizes:
     faulty: int
     """Tasks to a host that fails or hangs."""
     lateness_s: float
+    console_tasks: int
+    """Tasks in the store of open consoles."""
+    console_topics: int
     million: int
     """Tasks due in the same second."""
     memory_tasks: int
@@ -84,6 +87,8 @@ FULL = Sizes(
     origins=(1, 10_000),
     faulty=10_000,
     lateness_s=10.0,
+    console_tasks=1_000_000,
+    console_topics=10_000,
     million=1_000_000,
     memory_tasks=1_000_000,
     pending=5_000_000,
@@ -113,6 +118,8 @@ QUICK = Sizes(
     origins=(1, 500),
     faulty=1_000,
     lateness_s=2.0,
+    console_tasks=20_000,
+    console_topics=500,
     million=20_000,
     memory_tasks=50_000,
     pending=100_000,

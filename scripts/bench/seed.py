@@ -51,9 +51,9 @@ def build_task(
     )
 
 
-def seed_store(url: str, tasks: Iterable[Task]) -> None:
+def seed_store(url: str, tasks: Iterable[Task], *, shards: int = 1) -> None:
     """Create the tasks in the store at `url`."""
-    run_with_tasks(url, lambda store: create_all(store, tasks))
+    run_with_tasks(url, lambda store: create_all(store, tasks), shards=shards)
 
 
 async def create_all(store: Tasks, tasks: Iterable[Task]) -> None:
@@ -62,11 +62,11 @@ async def create_all(store: Tasks, tasks: Iterable[Task]) -> None:
         raise_errors(await store.create(chunk))
 
 
-def run_with_tasks(url: str, call: Callable[[Tasks], Awaitable[Result]]) -> Result:
+def run_with_tasks(url: str, call: Callable[[Tasks], Awaitable[Result]], *, shards: int = 1) -> Result:
     """Connect to the store at `url`, run `call` on its tasks in a new event loop, and return the result."""
 
     async def run() -> Result:
-        keys, clock = Keys("later", 1), Clock(time.monotonic, time.time)
+        keys, clock = Keys("later", shards), Clock(time.monotonic, time.time)
         client = StoreClient(connect(url, clock, STORE_TIMEOUT_S), clock, timeout_s=STORE_TIMEOUT_S)
         try:
             return await call(build_store(client, clock, keys, DEFAULT_POLICY).tasks)

@@ -3,6 +3,7 @@
 from scripts.bench.results import Row
 from scripts.bench.rows.batch import BATCH
 from scripts.bench.rows.bulk import BULK, EXPORT
+from scripts.bench.rows.consoles import CONSOLES_OPEN
 from scripts.bench.rows.create import CREATE
 from scripts.bench.rows.deliver import DELIVER, DELIVER_HTTPS, DELIVER_ORIGINS, DELIVER_TOPICS
 from scripts.bench.rows.endless import ENDLESS
@@ -34,6 +35,7 @@ ROWS: tuple[Row, ...] = (
     LATENESS_4000,
     ISOLATION,
     ENDLESS,
+    CONSOLES_OPEN,
     PULL,
     PULL_100,
     PULL_WAIT,
