@@ -272,13 +272,13 @@ def test_two_daemons_of_several_processes_do_not_share_a_port(folder: Path, stor
 
 
 def test_a_port_is_free_while_the_last_deliveries_finish(folder: Path, store: StoreServer, receiver: Receiver) -> None:
-    receiver.rules["/"] = in_sequence(delayed(2), done)
+    receiver.rules["/"] = in_sequence(delayed(4), done)
     with run_daemon("up", folder, "--redis", store.url) as up:
         create(up.url, callback=receiver.url())
         wait_until(lambda: receiver.calls, "the task is in flight")
         address = up.url.removeprefix("http://")
         up.send(signal.SIGTERM)
-        wait_until(lambda: not _answers(up.url), "the daemon accepts no more requests", 1)
+        wait_until(lambda: not _answers(up.url), "the daemon accepts no more requests", 3)
         with run_up(folder, folder / "other", "--listen", address) as other:
             wait_until(other.is_ready, "the next daemon answers there", 5)
             assert other.stop() == 0
@@ -391,7 +391,7 @@ def _pack(archive: Path) -> None:
             name = str(Path("later") / file.relative_to(root))
             if file == root / "__init__.py":
                 packed.writestr(name, '__version__ = "0.0.zip"')
-            elif file.suffix in (".py", ".lua"):
+            elif file.suffix != ".pyc":
                 packed.write(file, name)
 
 
