@@ -334,6 +334,7 @@ def test_the_table_has_all_rows() -> None:
         "lateness-4000",
         "isolation",
         "endless",
+        "consoles",
         "pull",
         "pull-100",
         "pull-wait",
@@ -381,7 +382,7 @@ def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> 
         stores = {contender.store for contender in contenders} - {""}
     without_persistence = {
         *("memory", "export", "deliver-https", "deliver-topics", "deliver-origins", "isolation"),
-        *("endless", "keys", "signed", "guard", "access-log", "pull-wait", "pull-idle", "handlers"),
+        *("endless", "consoles", "keys", "signed", "guard", "access-log", "pull-wait", "pull-idle", "handlers"),
     }
     expected = {"none", "always"} if row.name == "sweep" else {"none"}
     assert stores == (expected if row.name in {*without_persistence, "sweep"} else set(DURABILITIES))

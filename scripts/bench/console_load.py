@@ -44,7 +44,7 @@ async def open_consoles(url: str, consoles: int, topics: list[str], seconds: flo
                 if answer.status != 200:
                     raise SystemExit(f"{path}: {body.decode()}")
             times.append((time.monotonic() - started) * 1000)
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(min(every_s, max(ends_at - time.monotonic(), 0)))
 
     async def open_console(calls: tuple[tuple[str, int], ...], topic: str) -> None:
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
