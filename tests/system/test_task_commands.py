@@ -103,7 +103,8 @@ def ids(up: Daemon, receiver: Receiver) -> dict[str, str]:
 
 def test_a_list_shows_the_tasks_of_one_state(up: Daemon, ids: dict[str, str]) -> None:
     for state, id in ids.items():
-        assert run_json(up, "list", "order", "--state", state) == query(up.url, id)
+        shown = {name: value for name, value in query(up.url, id).items() if name != "failures"}
+        assert run_json(up, "list", "order", "--state", state) == shown
         _, row = run_lines(up, "list", "order", "--state", state)
         assert row.startswith(id)
         assert row.endswith(f"/{state}")
