@@ -58,10 +58,12 @@ class WaitingTasks(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """What a rate makes of a topic's tasks: the longest wait of any, from now or from when it is due, is `worst_ms`.
+    """The result of delivering a topic's tasks at a rate. `worst_ms` is the longest wait of any task.
 
-    `behind_from` and `caught_up_at` (ms) are the beginning and the end of the time without a pause in which it waits.
-    Both are None if it waits for less than a second; `caught_up_at` also if that time does not end in the window.
+    A task waits from when it is due, or from now if it is due already.
+
+    `behind_from` and `caught_up_at` (ms) are the beginning and the end of the period in which that task waits.
+    Both are None if it waits for less than a second; `caught_up_at` also if the period does not end in the window.
     """
 
     behind_from: int | None

@@ -1,4 +1,4 @@
-"""A heartbeat: what a process of a daemon tells the others about itself, every two seconds."""
+"""The heartbeat that a process of a daemon writes every two seconds, for the others to read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process was at `at` (ms of the store's clock). `since` is when it sent its first heartbeat.
+    """The state of one process at `at` (ms of the store's clock). `since` is when it sent its first heartbeat.
 
     `role` is the command of its daemon, which has so many `processes`. `clock_offset_ms` is how far its machine's clock
     is ahead of the store's. A process that delivers nothing has no slots.

@@ -28,7 +28,7 @@ HELD_LATE_MS = {
 }
 """How late held tasks are if that is worth a warning, by what holds them."""
 _GRAVITY = (Held.NO, Held.FAULT, Held.RECEIVER, Held.ORIGIN, Held.CONCURRENCY, Held.RATE, Held.PULL, Held.PAUSE)
-"""What holds tasks, the least intended first."""
+"""The causes that hold tasks, the least intended first."""
 
 
 class AlertLevel(StrEnum):

@@ -99,7 +99,7 @@ def sum_rows(rows: Iterable[CountedTopic]) -> TopicSums:
 
 
 class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a census reads of the store besides its topics. Memory is in bytes; a `max_memory` of 0 is no limit."""
+    """The facts that a census reads besides the topics. Memory is in bytes; a `max_memory` of 0 is no limit."""
 
     name: str
     version: str

@@ -10,7 +10,7 @@ from later.worker.ticker import TickResult
 
 
 class StoreMetrics:
-    """Tick function that updates the gauges of the whole store from the snapshot, whoever has counted."""
+    """Tick function that updates the gauges of the whole store from the snapshot of any instance."""
 
     def __init__(self, census: SharedCensus, metrics: Metrics) -> None:
         self._census = census

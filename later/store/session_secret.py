@@ -1,6 +1,6 @@
 """The secret by which sessions of the console are signed, which all daemons on the store share.
 
-It is read when a session needs it, and again after a while: whoever deletes it ends all sessions.
+It is read when a session needs it, and again after a while, so deleting it ends all sessions.
 """
 
 from __future__ import annotations
