@@ -10,7 +10,7 @@ from aiohttp import web
 from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.overview_views import lateness_view, rates_view, store_view, workers_view
-from later.api.topic_rows import ReadSnapshot, Recounted, recount, topic_row
+from later.api.topic_rows import ReadSnapshot, Recounted, recount
 from later.core.clock import rfc3339
 from later.core.explain import TopicFacts
 from later.core.history import SHORT, Fields, value_in_slot
@@ -89,13 +89,7 @@ class OverviewHandler:
         facts = await self._read(namespace)
         policies, now = facts.policies, facts.now
         taken_at = now if facts.snapshot is None else facts.snapshot.at
-        return Overview(
-            self._answer(facts),
-            [
-                *({"topic": row.topic, **topic_row(row, policies, now)} for row in facts.topics.fresh),
-                *({"topic": row.topic, **topic_row(row, policies, taken_at)} for row in facts.topics.counted),
-            ],
-        )
+        return Overview(self._answer(facts), [*facts.topics.rows(policies, now, taken_at).values()])
 
     async def _read(self, namespace: str | None) -> _Facts:
         """Read all facts. It takes at most four round trips: policies, topics, instances, a slot of the history."""

@@ -29,6 +29,11 @@ class Recounted(NamedTuple):
     def all(self) -> list[CountedTopic]:
         return [*self.fresh, *self.counted]
 
+    def rows(self, policies: Policies, now: int, counted_at: int) -> dict[str, dict[str, Any]]:
+        """Return the rows of an answer by topic: those counted anew as of `now` (ms), the others of the census."""
+        rows = {row.topic: {"topic": row.topic, **topic_row(row, policies, now)} for row in self.fresh}
+        return rows | {row.topic: {"topic": row.topic, **topic_row(row, policies, counted_at)} for row in self.counted}
+
 
 async def recount(store: Store, rows: Sequence[CountedTopic], policies: Policies, now: int) -> Recounted:
     """Count the first of these topics again, as many as one round trip may. Raises StoreDown."""
@@ -53,18 +58,7 @@ def _recounted(row: CountedTopic, count: TopicCounts, policies: Policies, now: i
 def count_row(topic: str, count: TopicCounts, policies: Policies, now: int) -> CountedTopic:
     """Return a topic with its counts at `now` (ms), which have its hold. Its permits are its tasks in flight."""
     hold = find_hold(policies.for_topic(topic), count.hold, count.unack, now)
-    return CountedTopic(
-        topic=topic,
-        delay=count.delay,
-        unack=count.unack,
-        error=count.error,
-        dead=count.dead,
-        due=count.due,
-        oldest_due_at=count.oldest_due_at,
-        held=hold if count.due else Held.NO,
-        is_paused=hold is Held.PAUSE,
-        has_label=False,
-    )
+    return count.of_topic(topic, held=hold if count.due else Held.NO, is_paused=hold is Held.PAUSE)
 
 
 def topic_row(topic: CountedTopic, policies: Policies, now: int) -> dict[str, Any]:

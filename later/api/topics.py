@@ -8,7 +8,7 @@ from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
 from later.api.requests import EXPECTED, path_parameter
-from later.api.topic_rows import ReadSnapshot, recount, topic_row
+from later.api.topic_rows import ReadSnapshot, recount
 from later.core.caller import Caller
 from later.core.clock import rfc3339
 from later.core.errors import Refused
@@ -58,9 +58,8 @@ class TopicHandlers:
         rows = [] if snapshot is None else sort_rows(snapshot.rows_of(namespace), order)[:limit]
         found = await recount(self._store, rows, policies, now)
         taken_at = now if snapshot is None else snapshot.at
-        views = {row.topic: topic_row(row, policies, now) for row in found.fresh}
-        views |= {row.topic: topic_row(row, policies, taken_at) for row in found.counted}
-        topics = [{"topic": row.topic, **views[row.topic]} for row in sort_rows(found.all, order)]
+        views = found.rows(policies, now, taken_at)
+        topics = [views[row.topic] for row in sort_rows(found.all, order)]
         counted_at = None if snapshot is None else rfc3339(snapshot.at)
         return json_response({"topics": topics, "cursor": None, "counted_at": counted_at})
 

@@ -81,15 +81,10 @@ class Census:
     ) -> CountedTopic:
         may_be_held = policies.can_hold or count.hold is not None
         hold = find_hold(policies.for_topic(topic), count.hold, permits.get(topic, 0), now) if may_be_held else Held.NO
-        return CountedTopic(
-            topic=topic,
-            delay=count.delay,
-            unack=count.unack,
-            error=count.error,
-            dead=count.dead,
-            due=count.due,
-            oldest_due_at=count.oldest_due_at,
-            held=self._find_held(topic, count.oldest_due_at, hold, now) if count.oldest_due_at is not None else Held.NO,
+        held = self._find_held(topic, count.oldest_due_at, hold, now) if count.oldest_due_at is not None else Held.NO
+        return count.of_topic(
+            topic,
+            held=held,
             is_paused=hold is Held.PAUSE,
             has_label=topic in self._labels,
             permits=permits.get(topic),

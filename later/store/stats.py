@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from later.core.held import TopicHold
+from later.core.held import Held, TopicHold
+from later.core.snapshot import CountedTopic
 from later.store import scripts
 from later.store.client import StoreClient
 from later.store.codec import pairs, parse_time
@@ -46,6 +47,24 @@ class TopicCounts(NamedTuple):
     due: int
     oldest_due_at: int | None
     hold: TopicHold | None = None
+
+    def of_topic(
+        self, topic: str, *, held: Held, is_paused: bool, has_label: bool = False, permits: int | None = None
+    ) -> CountedTopic:
+        """Return these counts as those of a topic, whose due tasks are held so."""
+        return CountedTopic(
+            topic=topic,
+            delay=self.delay,
+            unack=self.unack,
+            error=self.error,
+            dead=self.dead,
+            due=self.due,
+            oldest_due_at=self.oldest_due_at,
+            held=held,
+            is_paused=is_paused,
+            has_label=has_label,
+            permits=permits,
+        )
 
     def plus(self, other: TopicCounts) -> TopicCounts:
         oldest = [at for at in (self.oldest_due_at, other.oldest_due_at) if at is not None]
