@@ -31,6 +31,7 @@ from later.api.requests import (
 )
 from later.api.topics import parse_topic_scope
 from later.core.audit_event import AuditAction
+from later.core.clock import rfc3339
 from later.core.errors import LaterError, PolicyRefusal
 from later.core.policy import MIN_RATE
 from later.core.task_names import id_of
@@ -168,7 +169,8 @@ class EditHandlers:
     async def _count(
         self, key: str, ranges: Sequence[BucketRange], reason: str | None, limit: int | None
     ) -> web.StreamResponse:
-        """Answer how many tasks a purge or a redrive would move, and how many there are in each state."""
+        """Answer how many tasks a purge or a redrive would move, how many there are in each state, and the time."""
+        now = (await self._store.time.now()).high
         if reason is None and ranges[0].after is None:
             counts = await self._store.dead_letters.count(ranges)
             found = MoveResult(sum(counts), more=False)
@@ -179,7 +181,8 @@ class EditHandlers:
             found = MoveResult(limit, more=True)
         states = {range_.bucket.value: count for range_, count in zip(ranges, counts, strict=True)}
         answer = move_answer(key, found, ranges[0].before or 0)
-        return json_response({"dry_run": True, "topic": ranges[0].topic, **answer, "states": states})
+        preview = {"dry_run": True, "topic": ranges[0].topic, **answer, "states": states, "at": rfc3339(now)}
+        return json_response(preview)
 
     def _with_store_time(
         self, call: Callable[[Sequence[str], int], Awaitable[list[TaskRecord | LaterError]]]

@@ -13,6 +13,7 @@ from later.api.move_requests import MoveCursor, parse_cursor
 from later.api.paging import encode_cursor
 from later.api.problem_types import CHANGED, IN_FLIGHT
 from later.api.requests import EXPECTED
+from later.core.clock import rfc3339
 from later.core.policy import Policy
 from later.store import cursor, dead_letters
 from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, create_result, ok, refusals, serve_api
@@ -366,7 +367,7 @@ class TestRedriveMany:
         before = await states_by_id(api)
         body = {"topic": "default/order", "dry_run": True, **selected}
         assert await api.post("/redrive", body) == ok(
-            dry_run=True, topic="order", redriven=count, states={"dead": count}
+            dry_run=True, topic="order", redriven=count, states={"dead": count}, at=rfc3339(NOW)
         )
         assert await states_by_id(api) == before
         assert api.wakes == []
@@ -469,7 +470,8 @@ class TestPurge:
         await put_task(api, "dead", "other", failure=GONE)
         before = await states_by_id(api)
         answer = await api.post("/topics/order/purge", {"dry_run": True, **selected})
-        assert answer == ok(dry_run=True, topic="order", purged=sum(states.values()), states=states)
+        purged = sum(states.values())
+        assert answer == ok(dry_run=True, topic="order", purged=purged, states=states, at=rfc3339(NOW))
         assert await states_by_id(api) == before
 
     async def test_a_dry_run_obeys_the_limit(self, api: ApiFixture) -> None:

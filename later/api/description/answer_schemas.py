@@ -119,6 +119,7 @@ def _batch_schemas() -> dict[str, Schema]:
                 "dry_run": BOOLEAN,
                 "topic": _TEXT,
                 "states": mapping(_COUNT),
+                "at": TIME,
             }
         ),
     }  # fmt: skip
