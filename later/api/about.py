@@ -25,6 +25,7 @@ class WhoAmIHandler:
         caller = request[CALLER]
         answer = {
             "version": __version__,
+            "key": caller.key_id,
             "scopes": [scope.value for scope in Scope if scope in caller.scopes],
             "namespace": caller.namespace,
             "read_only": caller.scopes <= READING_SCOPES,

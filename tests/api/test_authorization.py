@@ -367,7 +367,8 @@ async def test_any_key_is_told_what_it_may_do(keys: KeyedApi) -> None:
     limits = {"max_body": 1024 * 1024, "batch": 10_000, "page": 1000}
     reader = await keys.add_key(Scope.METRICS, Scope.READ, namespace="shop")
     assert (await keys.call("GET", "/whoami", reader))[1] == {
-        "version": __version__, "scopes": ["read", "metrics"], "namespace": "shop", "read_only": True, "limits": limits,
+        "version": __version__, "key": id_in_key(reader), "scopes": ["read", "metrics"], "namespace": "shop",
+        "read_only": True, "limits": limits,
     }  # fmt: skip
     everything = (await keys.call("GET", "/whoami", keys.root))[1]
     assert (everything["scopes"], everything["namespace"]) == ([*Scope], None)

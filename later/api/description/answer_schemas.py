@@ -246,7 +246,12 @@ def _other_schemas() -> dict[str, Schema]:
         "Alive": answer_structure(status=_TEXT),
         "Ready": _with_optional(answer_structure(status=_TEXT), warning=_TEXT),
         "WhoAmI": answer_structure(
-            version=_TEXT, scopes=array(_TEXT), namespace=nullable(_TEXT), read_only=BOOLEAN, limits=limits
+            version=_TEXT,
+            key=nullable(_TEXT),
+            scopes=array(_TEXT),
+            namespace=nullable(_TEXT),
+            read_only=BOOLEAN,
+            limits=limits,
         ),
         "Routes": answer_structure(name=_TEXT, version=_TEXT, routes=array(route)),
         "Version": answer_structure(version=_TEXT),
