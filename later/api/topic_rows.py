@@ -1,4 +1,4 @@
-"""Topics as rows of an answer: their counts, what holds them, and the limits of their policies."""
+"""Topics as rows of an answer: counted now, or by the last census."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from later.core.held import Held, find_hold
-from later.core.policy import Deliver
 from later.core.policy_scopes import Policies
 from later.core.snapshot import CountedTopic, Snapshot
+from later.core.topic_view import topic_view
 from later.store.open import Store
 from later.store.stats import TopicCounts
 
@@ -31,8 +31,8 @@ class Recounted(NamedTuple):
 
     def rows(self, policies: Policies, now: int, counted_at: int) -> dict[str, dict[str, Any]]:
         """Return the rows of an answer by topic: those counted anew as of `now` (ms), the others of the census."""
-        rows = {row.topic: {"topic": row.topic, **topic_row(row, policies, now)} for row in self.fresh}
-        return rows | {row.topic: {"topic": row.topic, **topic_row(row, policies, counted_at)} for row in self.counted}
+        rows = {row.topic: {"topic": row.topic, **topic_view(row, policies, now)} for row in self.fresh}
+        return rows | {row.topic: {"topic": row.topic, **topic_view(row, policies, counted_at)} for row in self.counted}
 
 
 async def recount(store: Store, rows: Sequence[CountedTopic], policies: Policies, now: int) -> Recounted:
@@ -59,21 +59,3 @@ def count_row(topic: str, count: TopicCounts, policies: Policies, now: int) -> C
     """Return a topic with its counts at `now` (ms), which have its hold. Its permits are its tasks in flight."""
     hold = find_hold(policies.for_topic(topic), count.hold, count.unack, now)
     return count.of_topic(topic, held=hold if count.due else Held.NO, is_paused=hold is Held.PAUSE)
-
-
-def topic_row(topic: CountedTopic, policies: Policies, now: int) -> dict[str, Any]:
-    """Return the row of a topic, without its name, as it was counted at `now` (ms)."""
-    policy, oldest_due_at = policies.for_topic(topic.topic), topic.oldest_due_at
-    return {
-        "delay": topic.delay,
-        "unack": topic.unack,
-        "error": topic.error,
-        "dead": topic.dead,
-        "due": topic.due,
-        "oldest_lateness_s": None if oldest_due_at is None else max(now - oldest_due_at, 0) / 1000,
-        "held": topic.held.value,
-        "paused": policy.paused or (topic.is_paused and policy.deliver is Deliver.PUSH),
-        "rate": policy.rate or None,
-        "concurrency": policy.concurrency or None,
-        "deliver": policy.deliver.value,
-    }

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
 from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
 from later.api.requests import EXPECTED, path_parameter
-from later.api.topic_rows import ReadSnapshot, recount
+from later.api.topic_rows import ReadSnapshot, count_row, recount
 from later.core.caller import Caller
 from later.core.clock import rfc3339
 from later.core.errors import Refused
 from later.core.policy import format_policy
-from later.core.policy_scopes import PolicyScope, namespace_from_topic, topic_scope
+from later.core.policy_scopes import Policies, PolicyScope, namespace_from_topic, topic_scope
 from later.core.snapshot import MAX_ROWS, ORDERS, sort_rows
+from later.core.topic_view import topic_view
 from later.core.validation import check_namespace, parse_topic, refusal
 from later.store.open import Store
 from later.store.stats import TopicCounts
@@ -44,11 +47,13 @@ class TopicHandlers:
                 raise Refused(f"cursor: expected none with sort={order}, which has one page", "cursor")
             return await self._list_sorted(order, namespace, min(limit, MAX_ROWS))
         after = _parse_cursor(query["cursor"], caller) if "cursor" in query else ""
-        declared = (await self._store.policies.read()).topics
+        policies = await self._store.policies.read()
         now = (await self._store.time.now()).low
-        found = await self._store.topic_index.page(declared, now, limit=limit + 1, after=after, namespace=namespace)
+        found = await self._store.topic_index.page(
+            policies.topics, now, limit=limit + 1, after=after, namespace=namespace
+        )
         names = [*found][:limit]
-        topics = [{"topic": name, **_counts_view(found[name], now)} for name in names]
+        topics = [{"topic": name, **_view(name, found[name], policies, now)} for name in names]
         return json_response({"topics": topics, "cursor": encode_cursor(names[-1]) if len(found) > limit else None})
 
     async def _list_sorted(self, order: str, namespace: str | None, limit: int) -> web.StreamResponse:
@@ -68,12 +73,12 @@ class TopicHandlers:
         scope = parse_topic_scope(request)
         policies = await self._store.policies.read()
         now = (await self._store.time.now()).low
-        counts = (await self._store.stats.counts_for([scope.name], now))[scope.name]
+        counts = (await self._store.stats.counts_and_holds([scope.name], now))[scope.name]
         return json_response(
             {
                 "topic": scope.name,
                 "namespace": namespace_from_topic(scope.name),
-                **_counts_view(counts, now),
+                **_view(scope.name, counts, policies, now),
                 "policy": format_policy(policies.for_scope(scope)),
             }
         )
@@ -103,13 +108,6 @@ def _parse_cursor(cursor: str, caller: Caller) -> str:
     return topic
 
 
-def _counts_view(counts: TopicCounts, now: int) -> dict[str, float | None]:
-    oldest_due_at = counts.oldest_due_at
-    return {
-        "delay": counts.delay,
-        "unack": counts.unack,
-        "error": counts.error,
-        "dead": counts.dead,
-        "due": counts.due,
-        "oldest_lateness_s": None if oldest_due_at is None else (now - oldest_due_at) / 1000,
-    }
+def _view(topic: str, counts: TopicCounts, policies: Policies, now: int) -> dict[str, Any]:
+    """Return a topic that has just been counted, without its name."""
+    return topic_view(count_row(topic, counts, policies, now), policies, now)

@@ -117,7 +117,9 @@ class Explained(Struct, frozen=True, kw_only=True):
 class TopicInfo(Struct, frozen=True, kw_only=True):
     """A topic and how many of its tasks are in each state, and due.
 
-    `namespace` and `policy`, the fields that apply to it, are those of `topic`; `topics` leaves them out.
+    `held` says what holds its due tasks: `no`, `rate`, `concurrency`, `pause`, `receiver` or `pull`. `rate` and
+    `concurrency` are None without a limit. `namespace` and `policy`, the fields that apply to it, are those of `topic`;
+    `topics` leaves them out.
     """
 
     topic: str
@@ -127,6 +129,11 @@ class TopicInfo(Struct, frozen=True, kw_only=True):
     dead: int
     due: int
     oldest_lateness_s: float | None
+    held: str = "no"
+    paused: bool = False
+    rate: float | None = None
+    concurrency: int | None = None
+    deliver: str = "push"
     namespace: str | None = None
     policy: dict[str, PolicyValue | None] = {}  # msgspec copies a mutable default
 

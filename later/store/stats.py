@@ -48,6 +48,10 @@ class TopicCounts(NamedTuple):
     oldest_due_at: int | None
     hold: TopicHold | None = None
 
+    @property
+    def tasks(self) -> int:
+        return self.delay + self.unack + self.error + self.dead
+
     def of_topic(
         self, topic: str, *, held: Held, is_paused: bool, has_label: bool = False, permits: int | None = None
     ) -> CountedTopic:
@@ -145,7 +149,7 @@ class Stats:
         """Return the counts of these topics with their holds, in one round trip for each `READ_AT_ONCE` buckets."""
         counts = dict.fromkeys(topics, NO_TASKS)
         holds: dict[str, float] = {}
-        targets = self._split_by_shard([*counts], READ_AT_ONCE)
+        targets = self._split_by_shard([*counts], SLICE)
         for some in split_by_weight(targets, READ_AT_ONCE, lambda target: target.weight):
             commands = [command for target in some for command in (target.count_command(now), target.entries_command())]
             answers = await self._client.execute_all("stats", commands)

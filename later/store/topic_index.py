@@ -18,7 +18,7 @@ from later.store.client import StoreClient
 from later.store.keys import Keys, Shard
 from later.store.schema import INDEX_IS_COMPLETE
 from later.store.scripts import Argument, Command
-from later.store.stats import NO_TASKS, SLICE, Stats, TopicCounts
+from later.store.stats import SLICE, Stats, TopicCounts
 
 LAST = "\U0010ffff" * 64
 """Sorts after everything that may follow a `/` in a topic's name."""
@@ -39,7 +39,7 @@ class TopicIndex:
     async def page(
         self, declared: Sequence[str], now: int, *, limit: int, after: str = "", namespace: str | None = None
     ) -> dict[str, TopicCounts]:
-        """Return the first `limit` topics after a name, in the order of their bytes, with their counts at `now` (ms).
+        """Return the first `limit` topics after a name, by their bytes, with counts and holds at `now` (ms).
 
         These are the topics that have tasks, and the `declared` ones, which must be in order, too. With a `namespace`,
         only its own ones; those of the default namespace lie between all others, whose names are read in part.
@@ -54,8 +54,8 @@ class TopicIndex:
             names = sorted(declared_here.union(indexed))
             candidates = [name for name in names if namespace in (None, namespace_from_topic(name))]
             mine = candidates[: limit - len(found)]
-            counts = await self._stats.counts_for(mine, now)
-            unused = {name for name in mine if counts[name] == NO_TASKS}
+            counts = await self._stats.counts_and_holds(mine, now)
+            unused = {name for name in mine if not counts[name].tasks}
             found |= {name: counts[name] for name in mine if name not in unused or name in declared_here}
             if gone := [name.encode() for name in mine if name in unused and name in indexed]:
                 for shard in self._keys.shards:

@@ -28,7 +28,7 @@ from later.api.requests import (
     parse_run_now_request,
     parse_update_request,
 )
-from later.client.answers import Enqueued, TopicInfo
+from later.client.answers import Enqueued
 from later.client.call import ProblemDetails
 from later.client.http import NO_SUCH_PATH, ApiReply
 from later.core.admit import admit
@@ -36,6 +36,7 @@ from later.core.caller import ANYBODY
 from later.core.clock import rfc3339
 from later.core.errors import ConfigError, Conflict, InFlight, LaterError, NotFound, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
+from later.core.held import Held, find_hold
 from later.core.if_exists import creation_of
 from later.core.json_body import parse_draft, parse_object
 from later.core.policy import MIN_RATE, format_policy, parse_policy_fields
@@ -48,8 +49,10 @@ from later.core.policy_scopes import (
     namespace_scope,
     topic_scope,
 )
+from later.core.snapshot import CountedTopic
 from later.core.task import new_id
 from later.core.task_view import DEAD, failure_views, last_error_view, listed_view, task_view
+from later.core.topic_view import topic_view
 from later.core.validation import MAX_AHEAD_MS, check_namespace, format_value, parse_time, parse_topic, refusal
 from later.testing.virtual_delivery import LEASE_EXTRA_MS
 from later.testing.virtual_schedules import VirtualSchedules
@@ -307,20 +310,22 @@ class VirtualApi:
         names = sorted(name for name in used if namespace in (None, namespace_from_topic(name)))
         return {"topics": [self._topic(name) for name in names], "cursor": None}
 
-    def _topic(self, name: str) -> TopicInfo:
-        facts = self._topic_facts(name)
-        oldest = facts.oldest_due_at
-        return TopicInfo(
+    def _topic(self, name: str) -> dict[str, Any]:
+        facts, policies, now = self._topic_facts(name), self._store.policies, self.now()
+        counted = CountedTopic(
             topic=name,
             delay=facts.delay,
             unack=facts.unack,
             error=facts.error,
             dead=facts.dead,
             due=facts.due,
-            oldest_lateness_s=None if oldest is None else (self.now() - oldest) / 1000,
-            namespace=namespace_from_topic(name),
-            policy=format_policy(facts.policy),
+            oldest_due_at=facts.oldest_due_at,
+            held=find_hold(facts.policy, None, facts.unack, now) if facts.due else Held.NO,
+            is_paused=facts.paused,
+            has_label=False,
         )
+        scope = {"topic": name, "namespace": namespace_from_topic(name)}
+        return scope | topic_view(counted, policies, now) | {"policy": format_policy(facts.policy)}
 
     def _policy(self, method: str, scope: PolicyScope, query: str, body: bytes) -> object:
         settings = self._store.policies.settings_at(scope)

@@ -13,16 +13,19 @@ from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Policy, format_poli
 from later.core.policy_scopes import FOLLOW_UP_FIELDS, Policies, namespace_scope
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
+from later.store.holds import hold_entry
 from later.store.keys import Bucket
 from later.store.policies import PolicyBook
 from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
 from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, ok, serve_api
 from tests.builders import NOW, a_task
 from tests.cases import each_case
+from tests.round_trips import count_round_trips
 
 LOW = NOW - 2
 """The low end of the store's time, which decides whether a task is due."""
-NO_TASKS = {"delay": 0, "unack": 0, "error": 0, "dead": 0, "due": 0, "oldest_lateness_s": None}
+NO_LIMITS = {"held": "no", "paused": False, "rate": None, "concurrency": None, "deliver": "push"}
+NO_TASKS = {"delay": 0, "unack": 0, "error": 0, "dead": 0, "due": 0, "oldest_lateness_s": None, **NO_LIMITS}
 SCOPE_PATHS = ["/topics/order", "/topics/shop%2Forder", "/namespaces/shop", "/namespaces/default"]
 FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
 NAMESPACE = "a string of 1 to 255 bytes without control characters or a /"
@@ -407,7 +410,15 @@ class TestCounts:
             await settle(api, claims[:4], SettleTarget.ERROR)
             await settle(api, claims[4:7], SettleTarget.DEAD)
             await create_tasks(api, a_task(topic="shop/mail", execute_at=LOW - 500), a_task(topic="shop/mail"))
-            order = {"delay": 13, "unack": 23, "error": 4, "dead": 3, "due": 10, "oldest_lateness_s": 8.998}
+            order = {
+                "delay": 13,
+                "unack": 23,
+                "error": 4,
+                "dead": 3,
+                "due": 10,
+                "oldest_lateness_s": 8.998,
+                **NO_LIMITS,
+            }
             mail = {**NO_TASKS, "delay": 2, "due": 1, "oldest_lateness_s": 0.5}
             assert await api.get("/topics") == ok(
                 topics=[{"topic": "order", **order}, {"topic": "shop/mail", **mail}], cursor=None
@@ -432,6 +443,45 @@ class TestCounts:
         await create_tasks(api, a_task())
         await settle(api, await claim(api, "order", 1), SettleTarget.DONE)
         assert await api.get("/topics") == ok(topics=[], cursor=None)
+
+    async def test_a_topic_says_what_holds_its_due_tasks_and_its_limits(self) -> None:
+        async with serve_api(shards=4) as api:
+            late = [a_task(topic=topic, delay=-9) for topic in ("a", "b", "c", "d", "e", "f") for _ in range(3)]
+            await create_tasks(api, *late)
+            settings: dict[str, dict[str, Any]] = {
+                "a": {"rate": 0.5},
+                "b": {"concurrency": 2},
+                "c": {"paused": True},
+                "d": {"deliver": "pull"},
+            }
+            for topic, fields in settings.items():
+                await api.request("PATCH", f"/topics/{topic}/policy", fields)
+            await claim(api, "b", 2)
+            wakes = api.store.keys.shards[2].wakes[Bucket.DELAY]
+            holds = {"a": hold_entry(NOW + 2000, for_rate=True), "e": hold_entry(NOW + 9000)}
+            await api.redis.zadd(wakes, holds)
+            held = {"a": "rate", "b": "concurrency", "c": "pause", "d": "pull", "e": "receiver", "f": "no"}
+            _, page = await api.get("/topics")
+            assert {topic["topic"]: topic["held"] for topic in page["topics"]} == held
+            for listed in page["topics"]:
+                _, shown = await api.get(f"/topics/{listed['topic']}")
+                assert {**listed, "namespace": "default", "policy": shown["policy"]} == shown
+                limits: dict[str, Any] = {"rate": None, "concurrency": None, "paused": False, "deliver": "push"}
+                assert {name: shown[name] for name in limits} == limits | settings.get(listed["topic"], {})
+
+    async def test_a_paused_topic_without_due_tasks_is_held_by_nothing(self, api: ApiFixture) -> None:
+        await api.request("PATCH", "/topics/order/policy", {"paused": True})
+        _, topic = await api.get("/topics/order")
+        assert (topic["held"], topic["paused"]) == ("no", True)
+
+    async def test_a_page_of_topics_costs_few_round_trips(self) -> None:
+        async with serve_api(shards=16) as api:
+            await create_tasks(api, *(a_task(topic=f"t{number:03}") for number in range(110)))
+            await api.get("/topics")
+            async with count_round_trips(api.store) as round_trips:
+                await api.get("/topics")
+            # policies, names, and 101 topics with 4 buckets in each of 16 shards
+            assert len(round_trips) <= 2 + -(-101 * 4 * 16 // 1200)
 
     async def test_an_unused_topic_is_shown_with_the_policy_that_would_apply(self, api: ApiFixture) -> None:
         await api.request("PUT", "/namespaces/shop/policy", {"max_delay": 900})

@@ -13,6 +13,7 @@ from tests.cases import each_case
 from tests.cli.api_stub import ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 COUNTS = {"delay": 2, "unack": 0, "error": 1, "dead": 0, "due": 1, "oldest_lateness_s": 150.5}
+HELD = {**COUNTS, "held": "rate", "paused": False, "rate": 2.5, "concurrency": None, "deliver": "push"}
 APPLIED = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT_POLICY).items()}
 APPLIED["max_delay"] = {"value": 900, "level": "namespace"}
 
@@ -25,15 +26,23 @@ def test_topics_are_listed_page_by_page(api: ApiStub, capsys: Capture) -> None:
     api.replies = [topics_page("order", "ä\x1b", cursor="x/1"), topics_page("shop/mail")]
     assert exit_code_of("topics", "list", "--namespace", "a/ü") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "topic      delay  unack  error  dead  due  oldest late by",
-        "order          2      0      1     0    1           3 min",
-        "ä\\x1b          2      0      1     0    1           3 min",
-        "shop/mail      2      0      1     0    1           3 min",
+        "topic      delay  unack  error  dead  due  oldest late by  held by",
+        "order          2      0      1     0    1           3 min        -",
+        "ä\\x1b          2      0      1     0    1           3 min        -",
+        "shop/mail      2      0      1     0    1           3 min        -",
     ]
     assert api.calls == [
         ("GET", "/topics?limit=1000&namespace=a%2F%C3%BC"),
         ("GET", "/topics?limit=1000&namespace=a%2F%C3%BC&cursor=x%2F1"),
     ]
+
+
+def test_a_paused_topic_is_told_and_an_older_daemon_tells_nothing(api: ApiStub, capsys: Capture) -> None:
+    paused = {**HELD, "paused": True, "held": "no"}
+    topics = [{"topic": "a", **paused}, {"topic": "b", **HELD}, {"topic": "c", **COUNTS}]
+    api.replies = [Reply(200, {"topics": topics, "cursor": None})]
+    assert exit_code_of("topics", "list") == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]] == ["pause", "rate", "-"]
 
 
 def test_no_more_topics_are_listed_than_the_limit(api: ApiStub, capsys: Capture) -> None:
@@ -48,13 +57,13 @@ def test_no_more_topics_are_listed_than_the_limit(api: ApiStub, capsys: Capture)
 
 
 def test_a_topic_is_shown_with_the_fields_that_it_sets(api: ApiStub, capsys: Capture) -> None:
-    topic = {"topic": "shop/order", "namespace": "shop", **COUNTS, "policy": format_policy(DEFAULT_POLICY)}
+    topic = {"topic": "shop/order", "namespace": "shop", **HELD, "policy": format_policy(DEFAULT_POLICY)}
     own = {"max_delay": 0, "retry_base": 0.5, "ttl": 5400, "delays": False, "rate": 2.5, "new_in_2030": [1]}
     api.replies = [Reply(200, topic), Reply(200, own)] * 2
     assert exit_code_of("topics", "show", "shop/order") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "topic       delay  unack  error  dead  due  oldest late by",
-        "shop/order      2      0      1     0    1           3 min",
+        "topic       delay  unack  error  dead  due  oldest late by  held by",
+        "shop/order      2      0      1     0    1           3 min     rate",
         "",
         "field        value",
         "max_delay    0 (no limit)",
@@ -65,7 +74,7 @@ def test_a_topic_is_shown_with_the_fields_that_it_sets(api: ApiStub, capsys: Cap
         "new_in_2030  [1]",
     ]
     assert exit_code_of("topics", "show", "shop/order", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"topic": "shop/order", "namespace": "shop", **COUNTS, "set": own}
+    assert json.loads(capsys.readouterr().out) == {"topic": "shop/order", "namespace": "shop", **HELD, "set": own}
     assert api.calls == [("GET", "/topics/shop%2Forder"), ("GET", "/topics/shop%2Forder/policy")] * 2
 
 

@@ -381,8 +381,11 @@ async def topics_are_counted(world: World) -> None:
         3,
         None,
     )
-    names = [found.topic async for found in world.client.topics(namespace=topic.namespace)]
-    assert names == [work.topic]
+    assert (topic.held, topic.paused, topic.rate, topic.concurrency, topic.deliver) == ("no", False, None, None, "push")
+    [listed] = [found async for found in world.client.topics(namespace=topic.namespace)]
+    assert (listed.topic, listed.held, listed.paused) == (work.topic, "no", False)
+    await world.tasks.pause(work)
+    assert (await world.client.topic(work.topic)).paused
 
 
 @case

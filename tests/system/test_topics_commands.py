@@ -174,8 +174,8 @@ def test_topics_are_listed_with_their_counts(up: Daemon) -> None:
         ("order", 1), ("shop/mail", 2), ("shop/order", 1), ("unused", 0),
     ]  # fmt: skip
     assert run_command(up, "topics", "list", "--namespace", "shop", "--limit", "1").stdout.splitlines() == [
-        "topic      delay  unack  error  dead  due  oldest late by",
-        "shop/mail      2      0      0     0    0               -",
+        "topic      delay  unack  error  dead  due  oldest late by  held by",
+        "shop/mail      2      0      0     0    0               -        -",
         "… and more",
     ]
 

@@ -129,20 +129,15 @@ def _topic_schemas() -> dict[str, Schema]:
     """Return the schemas of topics and policies."""
     values = {name: nullable(policy_field_schema(field)) for name, field in POLICY_FIELDS.items()}
     levels = {name: answer_structure(value=value, level=_TEXT) for name, value in values.items()}
-    lateness = nullable(number())
-    counts = {**_COUNTS, "due": _COUNT, "oldest_lateness_s": lateness}
     generation = answer_structure(generation=integer(1), since=nullable(TIME), until=nullable(TIME))
     scope = {"topic": _TEXT, "namespace": _TEXT}
     return {
         "TopicList": _with_optional(
-            answer_structure(
-                topics=array(_with_optional(answer_structure(topic=_TEXT, **counts), **_limits_of_topic())),
-                cursor=nullable(_TEXT),
-            ),
+            answer_structure(topics=array(_topic_row_schema(topic=_TEXT)), cursor=nullable(_TEXT)),
             counted_at=nullable(TIME),
         ),
         **_forecast_schemas(),
-        "Topic": answer_structure(**scope, **counts, policy=reference("Policy")),
+        "Topic": _topic_row_schema(**scope, policy=reference("Policy")),
         "Policy": structure(values),
         "Settings": structure({**values, "warning": _TEXT}),
         "AppliedPolicy": structure(levels),
@@ -152,7 +147,7 @@ def _topic_schemas() -> dict[str, Schema]:
         "DelayedDeliveryAnswer": nullable(
             answer_structure(**{ACTIVE: BOOLEAN, TICK_TIME: integer(0), MAX_DELAY: integer(0)})
         ),
-        "Explanation": _explanation_schema(lateness),
+        "Explanation": _explanation_schema(nullable(number())),
     }
 
 
@@ -266,19 +261,12 @@ def _topic_row_schema(**more: Schema) -> Schema:
         **_COUNTS,
         due=_COUNT,
         oldest_lateness_s=nullable(number(0)),
-        **_limits_of_topic(),
+        held=choice([held.value for held in Held]),
+        paused=BOOLEAN,
+        rate=nullable(number()),
+        concurrency=nullable(_COUNT),
+        deliver=choice([deliver.value for deliver in Deliver]),
     )
-
-
-def _limits_of_topic() -> dict[str, Schema]:
-    """Return the schemas of what holds a topic's tasks."""
-    return {
-        "held": choice([held.value for held in Held]),
-        "paused": BOOLEAN,
-        "rate": nullable(number()),
-        "concurrency": nullable(_COUNT),
-        "deliver": choice([deliver.value for deliver in Deliver]),
-    }
 
 
 def _overview_schema() -> Schema:

@@ -61,7 +61,8 @@ def topics() -> None:
 def list_topics(*, client: ApiClient, namespace: str | None, limit: int | None, as_json: bool) -> int:
     """List topics with the counts of their tasks.
 
-    Shows how many tasks are in each state, how many are due, and how late the oldest due task is.
+    Shows how many tasks are in each state, how many are due, how late the oldest due task is, and what holds those
+    that are due: `pause`, `rate`, `concurrency`, `receiver` or `pull`.
     """
     found = _fetch_topics(client, namespace)
     if as_json:
@@ -90,8 +91,14 @@ def _print_counts(counts: list[dict[str, Any]]) -> None:
     for topic in counts:
         late_s = topic["oldest_lateness_s"]
         late = "-" if late_s is None else format_duration(round(late_s * 1000))
-        rows.append([topic["topic"], *(str(topic[name]) for name in COUNTS), late])
-    print_number_table(("topic", *COUNTS, "oldest late by"), rows)
+        rows.append([topic["topic"], *(str(topic[name]) for name in COUNTS), late, _held_by(topic)])
+    print_number_table(("topic", *COUNTS, "oldest late by", "held by"), rows)
+
+
+def _held_by(topic: dict[str, Any]) -> str:
+    """Return what holds a topic, or its due tasks; `-` if nothing does, or an older daemon does not say it."""
+    held = "pause" if topic.get("paused") else topic.get("held", "no")
+    return "-" if held == "no" else str(held)
 
 
 @topics.command("show", epilog=examples("later topics show order", "later topics show shop/order --applied"))
