@@ -195,9 +195,11 @@ class TopicRow(NamedTuple):
     due: int | None
 
     @classmethod
-    def parse(cls, written: bytes) -> TopicRow:
-        """Return what the script `add_history` wrote: the numbers with spaces between them."""
+    def parse(cls, written: bytes) -> TopicRow | None:
+        """Return what the script `add_history` wrote: the numbers with spaces between them; None for anything else."""
         *counts, due = written.split(b" ")
+        if len(counts) != len(TOPIC_COUNTS) or not all(map(bytes.isdigit, counts)) or not (due.isdigit() or not due):
+            return None
         return cls([int(count) for count in counts], int(due) if due else None)
 
     def value(self, series: str) -> int | None:

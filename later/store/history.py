@@ -6,6 +6,7 @@ It is a picture, not an account: no write is repeated, because its outcome may b
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -41,9 +42,10 @@ SLICE = 60
 """Slots read in one round trip, which take the store and this process about a millisecond."""
 DELIVERIES_SLICE = 500
 """Deliveries read in one round trip."""
+_INTEGER = re.compile(rb"-?[0-9]{1,18}")
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_delivery = msgspec.msgpack.Decoder(SampledDelivery).decode
+_delivery_decoder = msgspec.msgpack.Decoder(SampledDelivery)
 _decode_fields = msgspec.msgpack.Decoder(dict[str, int]).decode
 _decode_topics = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
@@ -140,11 +142,18 @@ class HistoryStore:
         return rows
 
     async def deliveries(self) -> AsyncGenerator[list[SampledDelivery]]:
-        """Yield the sampled deliveries in slices, those that were added last first."""
+        """Yield the sampled deliveries in slices, each once, those that were added last first.
+
+        What another version has written in another form is passed over.
+        """
+        last: set[bytes] = set()
         for start in range(0, MAX_DELIVERIES, DELIVERIES_SLICE):
             command = ("LRANGE", self._keys.sampled_deliveries, start, start + DELIVERIES_SLICE - 1)
             written = await self._client.execute("read_history", command)
-            yield [_decode_delivery(delivery) for delivery in written]
+            # What is added meanwhile moves the others on, and some of the last slice into this one.
+            new = dict.fromkeys(entry for entry in written if entry not in last)
+            last = {*written}
+            yield [delivery for entry in new if (delivery := _decode_delivery(entry)) is not None]
             if len(written) < DELIVERIES_SLICE:
                 return
 
@@ -182,8 +191,16 @@ class _PastSlots:
             del self.slots[slot]
 
 
+def _decode_delivery(written: bytes) -> SampledDelivery | None:
+    try:
+        return _delivery_decoder.decode(written)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 def _encode_fields(fields: Mapping[bytes, bytes]) -> bytes:
-    return _encode({name.decode(): int(value) for name, value in fields.items()})
+    """Return the fields that are whole numbers, encoded: another version may have others."""
+    return _encode({name.decode(): int(value) for name, value in fields.items() if _INTEGER.fullmatch(value)})
 
 
 def _encode_topics(topics: Mapping[bytes, bytes]) -> bytes:
@@ -193,10 +210,11 @@ def _encode_topics(topics: Mapping[bytes, bytes]) -> bytes:
 def _row_of(topic: str, topics: dict[str, bytes]) -> TopicRow | None:
     """Return a topic's row among those of a slot. Where there is room for more, one that is missing was idle."""
     marker = topics.pop("", b"")
-    row = TopicRow.parse(topics[topic]) if topic in topics else None
-    if len(topics) >= MAX_TOPICS:
+    if topic not in topics and len(topics) >= MAX_TOPICS:
+        return None
+    row = TopicRow.parse(topics[topic]) if topic in topics else IDLE_ROW
+    if row is None or len(topics) >= MAX_TOPICS:
         return row
-    row = IDLE_ROW if row is None else row
     return row._replace(due=0) if row.due is None and marker == DUE_COUNTED else row
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,6 +148,32 @@ async def test_the_sample_is_bounded_and_the_last_comes_first(store: StoreFixtur
         await store.history.add(AT, NOW, HistoryEntry(deliveries=deliveries))
     numbers = [delivery.began_at - NOW async for some in store.history.deliveries() for delivery in some]
     assert numbers == [*range(MAX_DELIVERIES + 39, 39, -1)]
+
+
+async def test_a_delivery_that_others_move_on_meanwhile_is_read_once(store: StoreFixture) -> None:
+    await store.history.add(AT, NOW, HistoryEntry(deliveries=[a_delivery(number) for number in range(600)]))
+    found: list[int] = []
+    async for some in store.history.deliveries():
+        found += [delivery.began_at - NOW for delivery in some]
+        await store.history.add(AT, NOW, HistoryEntry(deliveries=[a_delivery(number) for number in range(600, 620)]))
+    assert found == [*range(599, -1, -1)]
+
+
+async def test_what_another_version_has_written_in_another_form_is_passed_over(store: StoreFixture) -> None:
+    await store.history.add(AT, NOW, HistoryEntry(counts={"c": 1}, deliveries=[a_delivery(1)]))
+    await store.redis.hset(store.keys.history(LONG.length_ms, AT), mapping={"Z": "1.5", "z": "x", "c2": "\xff"})
+    await store.redis.lpush(store.keys.sampled_deliveries, b"\xc1", b"\x81\xa1a\x01", b"\x91\xa1\xff")
+    assert await store.history.read(LONG, AT, AFTER_LONG) == [{"c": 1, "p": 1}]
+    assert [some async for some in store.history.deliveries()] == [[a_delivery(1)]]
+
+
+@pytest.mark.parametrize("row", ["1 0 0 0 0", "1 0 0 0 0 0 7", "a 0 0 0 0 7", "", "1 0 0 0 0 -"])
+async def test_a_topics_row_of_another_form_is_not_known_and_is_written_over(store: StoreFixture, row: str) -> None:
+    topics = store.keys.history_topics(AT)
+    await store.redis.hset(topics, "order", row)
+    assert await store.history.read_topic("order", AT, AT + LONG.length_ms + 3000) == [None]
+    await store.history.add(AT, NOW, HistoryEntry(topics={"order": [1, 0, 0, 0, 0]}, deliveries=[a_delivery(1)]))
+    assert await store.redis.llen(store.keys.sampled_deliveries) == 1
 
 
 async def test_the_memory_of_a_full_history_is_bounded(store: StoreFixture) -> None:

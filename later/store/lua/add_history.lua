@@ -52,7 +52,7 @@ if kept[3] > 0 then
   for n = first_topic, last_topic, 7 do
     local row = redis.call('HGET', topics, ARGV[n])
     local counts, due = parse_row(row or '0 0 0 0 0 ')
-    for i = 1, 5 do counts[i] = string.format('%.0f', counts[i] + ARGV[n + i]) end
+    for i = 1, 5 do counts[i] = string.format('%.0f', (counts[i] or 0) + ARGV[n + i]) end
     if ARGV[n + 6] ~= '' then due = ARGV[n + 6] end
     written[#written + 1] = ARGV[n]
     written[#written + 1] = table.concat(counts, ' ') .. ' ' .. due
