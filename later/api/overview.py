@@ -137,7 +137,8 @@ class OverviewHandler:
 
     def _situation(self, facts: _Facts) -> Situation:
         """Return the facts of the sentence; a caller of one namespace may not know of the store's memory."""
-        store = None if facts.snapshot is None or facts.namespace is not None else facts.snapshot.store
+        namespace, policies = facts.namespace, facts.policies
+        store = None if facts.snapshot is None or namespace is not None else facts.snapshot.store
         beats = facts.instances.workers.values()
         workers = sum(facts.now - at < HEARTBEAT_TIMEOUT_MS for at in beats)
         late = [row for row in facts.topics.fresh if row.due]
@@ -148,7 +149,7 @@ class OverviewHandler:
             max_memory=0 if store is None else store.max_memory,
             workers=workers,
             last_heartbeat_at=max(beats, default=None),
-            has_pulled=facts.policies.has_pulled,
+            has_pulled=policies.has_pulled if namespace is None else policies.has_pulled_in(namespace),
             late=[LateTopic(self._topic_facts(row, facts, workers), row.held) for row in late],
             deaths=0 if facts.fields is None else int(value_in_slot("dead", facts.fields) or 0),
             deadliest=None if deadliest is None else deadliest.topic,

@@ -63,7 +63,7 @@ class Situation(NamedTuple):
 
     `late` are topics with due tasks, the worst first. `deaths` are the tasks that died in the last slot of the history,
     `deadliest` is the topic with most dead tasks. `last_heartbeat_at` (ms) is that of any worker. `has_pulled` is true
-    if consumers claim the tasks of any topic.
+    if consumers claim the tasks of any of these topics.
     """
 
     sums: TopicSums

@@ -236,6 +236,16 @@ class Policies:
             return True
         return any(settings.fields.get("deliver") == Deliver.PULL for settings in self.settings.values())
 
+    def has_pulled_in(self, namespace: str) -> bool:
+        """Return True if consumers claim the tasks of any topic of this namespace."""
+        if self.for_scope(namespace_scope(namespace)).deliver is Deliver.PULL:
+            return True
+        return any(
+            self.for_scope(scope).deliver is Deliver.PULL
+            for scope in self.settings
+            if scope.level is Level.TOPIC and namespace_from_topic(scope.name) == namespace
+        )
+
     @property
     def can_hold(self) -> bool:
         """True if policies hold any topic, or may: otherwise none need be looked up for that."""
