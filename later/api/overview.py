@@ -151,6 +151,7 @@ class OverviewHandler:
             last_heartbeat_at=max(beats, default=None),
             has_pulled=policies.has_pulled if namespace is None else policies.has_pulled_in(namespace),
             late=[LateTopic(self._topic_facts(row, facts, workers), row.held) for row in late],
+            others_due_at=_oldest_of_others(facts),
             deaths=0 if facts.fields is None else int(value_in_slot("dead", facts.fields) or 0),
             deadliest=None if deadliest is None else deadliest.topic,
         )
@@ -175,6 +176,21 @@ class OverviewHandler:
             last_heartbeat_at=max(facts.instances.workers.values(), default=None),
             is_namespace_callback=facts.policies.level_of(topic_scope(name), "callback") is Level.NAMESPACE,
         )
+
+
+def _oldest_of_others(facts: _Facts) -> int | None:
+    """Return the due time (ms) of the oldest task that nothing holds, unless it is of one of the snapshot's rows.
+
+    The latest topics of all namespaces are among the rows, but if those are many, perhaps none of a namespace.
+    """
+    oldest = facts.sums.oldest_due_at(is_held=False)
+    if facts.snapshot is None or facts.namespace is None or oldest is None:
+        return None
+    rows = facts.snapshot.rows_of(facts.namespace)
+    if len(rows) == facts.sums.topics:
+        return None
+    known = sum_rows(rows).oldest_due_at(is_held=False)
+    return oldest if known is None or oldest < known else None
 
 
 def _lateness_s(oldest_due_at: int | None, at: int) -> float | None:

@@ -13,8 +13,8 @@ from later.core.explain import TopicFacts, explain_topic, format_duration
 from later.core.held import Held
 from later.core.snapshot import CountedTopic, TopicSums
 
-FULL_SHARE, NEARLY_FULL_SHARE = 0.95, 0.8
-"""How much of its `maxmemory` the store uses if it is full, and if it will be soon."""
+BAD_MEMORY_SHARE, HIGH_MEMORY_SHARE = 0.95, 0.8
+"""How much of its `maxmemory` the store uses if that is bad, and if it is worth a warning."""
 OVERDUE_MS, LATE_MS = 60_000, 5000
 """How late tasks are that nothing holds if that is bad, and if it is worth a warning."""
 HELD_LATE_MS = {
@@ -61,7 +61,8 @@ class LateTopic(NamedTuple):
 class Situation(NamedTuple):
     """The facts of a judgement. `max_memory` is 0 if it is not known, or unlimited.
 
-    `late` are topics with due tasks, the worst first. `deaths` are the tasks that died in the last slot of the history,
+    `late` are topics with due tasks, the worst first. `others_due_at` is the due time (ms) of the oldest task that
+    nothing holds if its topic is only in the sums. `deaths` are the tasks that died in the last slot of the history,
     `deadliest` is the topic with most dead tasks. `last_heartbeat_at` (ms) is that of any worker. `has_pulled` is true
     if consumers claim the tasks of any of these topics.
     """
@@ -73,6 +74,7 @@ class Situation(NamedTuple):
     last_heartbeat_at: int | None
     has_pulled: bool
     late: Sequence[LateTopic]
+    others_due_at: int | None
     deaths: int
     deadliest: str | None
 
@@ -115,6 +117,7 @@ def _judge_all(facts: Situation, now: int) -> Iterator[Headline]:
     yield from _judge_store(facts)
     yield from _judge_workers(facts, now)
     yield from _judge_topics(facts, now)
+    yield from _judge_others(facts, now)
     yield from _judge_deaths(facts)
 
 
@@ -122,9 +125,9 @@ def _judge_store(facts: Situation) -> Iterator[Headline]:
     if not facts.max_memory:
         return
     share = facts.memory / facts.max_memory
-    if share >= FULL_SHARE:
-        yield Headline(AlertLevel.BAD, f"The store is full: {share:.0%} of its memory is used, and creates are refused")
-    elif share >= NEARLY_FULL_SHARE:
+    if share >= BAD_MEMORY_SHARE:
+        yield Headline(AlertLevel.BAD, f"{share:.0%} of the store's memory is used; at 100% creates are refused")
+    elif share >= HIGH_MEMORY_SHARE:
         yield Headline(AlertLevel.WARN, f"The store is nearly full: {share:.0%} of its memory is used")
 
 
@@ -133,10 +136,9 @@ def _judge_workers(facts: Situation, now: int) -> Iterator[Headline]:
         return
     last = facts.last_heartbeat_at
     missing = "No worker is running" if last is None else f"No worker heartbeat for {format_duration(now - last)}"
-    due, oldest = facts.sums.due.get(Held.NO), facts.sums.oldest_due_at(is_held=False)
-    if due is not None and due.due and oldest is not None:
-        tasks = "1 task is" if due.due == 1 else f"{due.due:,} tasks are"
-        yield Headline(AlertLevel.BAD, f"{missing}; {tasks} due, the oldest for {format_duration(now - oldest)}")
+    oldest = facts.sums.oldest_due_at(is_held=False)
+    if oldest is not None:
+        yield Headline(AlertLevel.BAD, f"{missing}; {_due_tasks(facts.sums, oldest, now)}")
     elif not facts.has_pulled:
         yield Headline(AlertLevel.WARN, f"{missing}: nothing is delivered")
 
@@ -149,6 +151,20 @@ def _judge_topics(facts: Situation, now: int) -> Iterator[Headline]:
         level = judge_lateness(held, now - topic.oldest_due_at)
         if level is not AlertLevel.OK:
             yield Headline(level, f"{topic.name}: {explain_topic(topic, now).sentence}", topic.name)
+
+
+def _judge_others(facts: Situation, now: int) -> Iterator[Headline]:
+    """Yield what the lateness of topics means that are only in the sums."""
+    oldest = facts.others_due_at
+    level = AlertLevel.OK if oldest is None else judge_lateness(Held.NO, now - oldest)
+    if oldest is not None and level is not AlertLevel.OK:
+        yield Headline(level, _due_tasks(facts.sums, oldest, now))
+
+
+def _due_tasks(sums: TopicSums, oldest_due_at: int, now: int) -> str:
+    due = sums.due[Held.NO].due
+    tasks = "1 task is" if due == 1 else f"{due:,} tasks are"
+    return f"{tasks} due, the oldest for {format_duration(now - oldest_due_at)}"
 
 
 def _judge_deaths(facts: Situation) -> Iterator[Headline]:

@@ -12,6 +12,7 @@ from later.api.overview import MAX_KEPT, OverviewHandler
 from later.core.clock import rfc3339
 from later.core.history import SHORT
 from later.core.policy import Policy
+from later.core.snapshot import MAX_ROWS
 from later.store.holds import hold_entry
 from later.store.keys import Bucket
 from tests.api.api_fixture import ApiFixture, bad_request, serve_api
@@ -202,6 +203,20 @@ async def test_a_key_of_a_namespace_sees_its_topics_and_nothing_of_the_store() -
     assert [answer[name] for name in ("store", "workers", "rates", "lateness")] == [None] * 4
     assert (all_["level"], all_["topics_total"]) == ("bad", 4)
     assert all_["rates"] is not None
+
+
+async def test_a_tenant_is_told_of_its_late_tasks_although_the_topics_of_others_are_worse() -> None:
+    async with serve_api(authorization=NamedCallers()) as api:
+        await api.store.instances.send("w", BEAT, delivers=True)
+        names = [f"b/{number}" for number in range(MAX_ROWS)]
+        api.metrics.topics.refresh(names)
+        await api.store.tasks.create([
+            a_task(id=f"{name}/{n}", topic=name, delay=0, created_at=NOW - 200_000) for name in names for n in (1, 2)
+        ])  # fmt: skip
+        await api.store.tasks.create([a_task(id="a", topic="alpha/x", delay=0, created_at=NOW - 120_000)])
+        _, answer = await Tenant(api, "alpha").get("/overview")
+    assert (answer["topics"], answer["topics_total"]) == ([], 1)
+    assert (answer["level"], answer["sentence"]) == ("bad", "1 task is due, the oldest for 120 s")
 
 
 async def test_overviews_of_many_namespaces_are_not_all_kept(api: ApiFixture) -> None:

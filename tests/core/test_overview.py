@@ -28,8 +28,8 @@ from tests.builders import NOW
 from tests.core.test_snapshot import many_rows, topic_rows
 
 WELL = Situation(
-    sums=TopicSums(), memory=0, max_memory=0, workers=1, last_heartbeat_at=NOW, has_pulled=False, late=(), deaths=0,
-    deadliest=None,
+    sums=TopicSums(), memory=0, max_memory=0, workers=1, last_heartbeat_at=NOW, has_pulled=False, late=(),
+    others_due_at=None, deaths=0, deadliest=None,
 )  # fmt: skip
 GRAVEST = (AlertLevel.BAD, AlertLevel.WARN, AlertLevel.OK)
 
@@ -64,6 +64,7 @@ def situations(draw: st.DrawFn) -> Situation:
         last_heartbeat_at=draw(st.none() | st.integers(NOW - 100_000, NOW)),
         has_pulled=draw(st.booleans()),
         late=[late(row) for row in sort_by_gravity(rows, NOW) if row.due],
+        others_due_at=None,
         deaths=draw(st.integers(0, 2)),
         deadliest=max((row.topic for row in rows if row.dead), default=None),
     )
@@ -161,13 +162,20 @@ def test_a_paused_topic_is_told_although_a_busy_one_is_due_for_a_moment() -> Non
 def test_a_store_that_is_full_comes_before_all_else() -> None:
     found = judge(memory=99, max_memory=100, late=[late(a_row(late_ms=OVERDUE_MS))])
     assert found.level is AlertLevel.BAD
-    assert found.sentence == "The store is full: 99% of its memory is used, and creates are refused"
+    assert found.sentence == "99% of the store's memory is used; at 100% creates are refused"
 
 
 def test_due_tasks_without_a_worker_are_told_with_their_number() -> None:
     row = a_row(late_ms=120_000)
     found = judge(workers=0, last_heartbeat_at=NOW - 130_000, sums=sum_rows([row]), late=[late(row)])
     assert found == Headline(AlertLevel.BAD, "No worker heartbeat for 2 min; 1 task is due, the oldest for 2 min", None)
+
+
+def test_late_tasks_of_topics_that_are_only_in_the_sums_are_told() -> None:
+    sums = sum_rows([a_row(late_ms=OVERDUE_MS)])
+    found = judge(sums=sums, others_due_at=NOW - OVERDUE_MS)
+    assert found == Headline(AlertLevel.BAD, "1 task is due, the oldest for 60 s")
+    assert judge(sums=sums, others_due_at=NOW - LATE_MS + 1).level is AlertLevel.OK
 
 
 def test_no_worker_is_needed_where_consumers_claim() -> None:
