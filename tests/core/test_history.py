@@ -155,8 +155,9 @@ def test_the_series_of_a_slot() -> None:
 
 
 def test_a_topics_row_is_read_with_and_without_its_due_tasks() -> None:
-    assert [TopicRow.parse(b"1 2 3 4 5 6").value(name) for name in TOPIC_SERIES] == [1, 2, 3, 4, 5, 6]
-    assert TopicRow.parse(b"1 2 3 4 5 ").value("due") is None
+    assert TopicRow.parse(b"1 2 3 4 5 6") == TopicRow([1, 2, 3, 4, 5], 6)
+    assert [TopicRow([1, 2, 3, 4, 5], 6).value(name) for name in TOPIC_SERIES] == [1, 2, 3, 4, 5, 6]
+    assert TopicRow.parse(b"1 2 3 4 5 ") == TopicRow([1, 2, 3, 4, 5], None)
 
 
 def test_the_busiest_topics_come_first() -> None:
