@@ -145,6 +145,7 @@ class OverviewHandler:
         deadliest = max((row for row in facts.topics.all if row.dead), key=lambda row: row.dead, default=None)
         return Situation(
             sums=facts.sums,
+            is_counted=facts.snapshot is not None,
             memory=0 if store is None else store.memory,
             max_memory=0 if store is None else store.max_memory,
             workers=workers,

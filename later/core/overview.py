@@ -61,6 +61,7 @@ class LateTopic(NamedTuple):
 class Situation(NamedTuple):
     """The facts of a judgement. `max_memory` is 0 if it is not known, or unlimited.
 
+    `is_counted` is false before the first census.
     `late` are topics with due tasks, the worst first. `others_due_at` is the due time (ms) of the oldest task that
     nothing holds if its topic is only in the sums. `deaths` are the tasks that died in the last slot of the history,
     `deadliest` is the topic with most dead tasks. `last_heartbeat_at` (ms) is that of any worker. `has_pulled` is true
@@ -68,6 +69,7 @@ class Situation(NamedTuple):
     """
 
     sums: TopicSums
+    is_counted: bool
     memory: int
     max_memory: int
     workers: int
@@ -119,6 +121,10 @@ def _judge_all(facts: Situation, now: int) -> Iterator[Headline]:
     yield from _judge_topics(facts, now)
     yield from _judge_others(facts, now)
     yield from _judge_deaths(facts)
+    if not facts.is_counted:
+        yield Headline(
+            AlertLevel.WARN, "The tasks are being counted for the first time: whether any is late is not known"
+        )
 
 
 def _judge_store(facts: Situation) -> Iterator[Headline]:

@@ -22,6 +22,8 @@ WATCHED_PERIOD_MS = 10_000
 """The same in a process whose API is asked for the snapshot."""
 TOO_OLD_MS = 60_000
 """A call of the API does not wait for the next census, unless the snapshot is as old as this, and as two periods."""
+LOOK_S = 5.0
+"""How long a call of the API waits for a census: one of a very large store takes minutes."""
 RETRY_MS = 1000
 """How soon to look for the snapshot again while another instance counts."""
 LONG_CENSUS_S = 10.0
@@ -55,9 +57,10 @@ class SharedCensus:
         return self._store.clock.monotonic() - self._started_at
 
     async def look(self) -> Snapshot | None:
-        """Return the snapshot to a caller of the API; None if the first census is still being made elsewhere.
+        """Return the snapshot to a caller of the API; None if the first census is still being made.
 
-        If the next census is due, it is made, or looked for, meanwhile: this call waits only if there is none to show.
+        If the next census is due, it is made, or looked for, meanwhile: this call waits only if there is none to show,
+        and then for no more than `LOOK_S`.
 
         Raises:
             StoreDown: there is none, and the store cannot be read.
@@ -66,7 +69,8 @@ class SharedCensus:
         if self._is_due(WATCHED_PERIOD_MS, now):
             update = self._start_update(WATCHED_PERIOD_MS)
             if self.latest is None or _is_too_old(self.latest, now):
-                await asyncio.shield(update)
+                for ended in (await asyncio.wait([update], timeout=LOOK_S))[0]:
+                    ended.result()
         return self.latest
 
     async def update(self) -> int:

@@ -28,8 +28,8 @@ from tests.builders import NOW
 from tests.core.test_snapshot import many_rows, topic_rows
 
 WELL = Situation(
-    sums=TopicSums(), memory=0, max_memory=0, workers=1, last_heartbeat_at=NOW, has_pulled=False, late=(),
-    others_due_at=None, deaths=0, deadliest=None,
+    sums=TopicSums(), is_counted=True, memory=0, max_memory=0, workers=1, last_heartbeat_at=NOW, has_pulled=False,
+    late=(), others_due_at=None, deaths=0, deadliest=None,
 )  # fmt: skip
 GRAVEST = (AlertLevel.BAD, AlertLevel.WARN, AlertLevel.OK)
 
@@ -58,6 +58,7 @@ def situations(draw: st.DrawFn) -> Situation:
     rows = draw(many_rows)
     return Situation(
         sums=sum_rows(rows),
+        is_counted=draw(st.booleans()),
         memory=draw(st.integers(0, 100)),
         max_memory=draw(st.sampled_from([0, 100])),
         workers=draw(st.integers(0, 1)),
@@ -87,6 +88,7 @@ def test_all_is_well_only_if_nothing_is_wrong(facts: Situation, now: int) -> Non
     if facts.max_memory == 0:
         is_wrong = facts.deaths or (not facts.workers and not facts.has_pulled)
     level = judge_situation(facts, now).level
+    is_wrong = is_wrong or not facts.is_counted
     if is_wrong or AlertLevel.WARN in levels or AlertLevel.BAD in levels:
         assert level is not AlertLevel.OK
     elif facts.workers:
@@ -187,6 +189,11 @@ def test_tasks_that_died_just_now_are_told() -> None:
     found = judge(deaths=2, deadliest="order")
     assert (found.level, found.topic) == (AlertLevel.WARN, "order")
     assert found.sentence == "2 tasks have died in the last seconds; order has most dead ones"
+
+
+def test_nothing_is_called_well_before_it_was_counted() -> None:
+    sentence = "The tasks are being counted for the first time: whether any is late is not known"
+    assert judge(is_counted=False) == Headline(AlertLevel.WARN, sentence)
 
 
 def test_all_is_well() -> None:

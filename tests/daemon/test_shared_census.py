@@ -237,6 +237,7 @@ class TestLongCensus:
     @pytest.fixture(autouse=True)
     def _short_patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shared_census, "LONG_CENSUS_S", 0.01)
+        monkeypatch.setattr(shared_census, "LOOK_S", 0.01)
 
     async def test_while_it_goes_on_ticks_end_and_the_census_is_shown_at_last(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
@@ -252,6 +253,17 @@ class TestLongCensus:
         count.may_end.set()
         while not daemon.sum("later_tasks"):
             await daemon.store_metrics.tick(1000)
+
+    async def test_a_look_does_not_wait_for_its_end_even_if_it_is_the_first(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        count = self.Count(store, asyncio.Event(), goes_on=True)
+        monkeypatch.setattr(store.stats, "counts", count.counts)
+        daemon = Daemon.on(store)
+        assert await asyncio.wait_for(daemon.census.look(), 10) is None
+        count.may_end.set()
+        while await daemon.census.look() is None:
+            pass
 
     @pytest.mark.parametrize("goes_on", [True, False])
     async def test_its_ticker_hangs_only_if_it_gets_nothing_done(
