@@ -11,7 +11,7 @@ const X_STEPS = [
   DAY, 2 * DAY,
 ];
 const JOINED = [1, 2, 3, 6, 12, 24, 36, 72, 144, 288];
-const LOG_TICKS = [1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000];
+const LOG_TICKS = [1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000, 86_400_000, 864_000_000];
 
 const JOIN = {
   sum: (values) => values.reduce((sum, value) => sum + value, 0),
@@ -34,22 +34,23 @@ export function join({ from, step_s, series, how, most }) {
   return { start, stepMs, bins, factor, series: series.map((one) => ({ ...one, values: joinOne(one.values) })) };
 }
 
-/** Return round numbers from 0 to a little more than `max`, four at most. */
-export function linearTicks(max) {
+/** Return round numbers from 0 to a little more than `max`, four at most; whole ones for what is counted. */
+export function linearTicks(max, isWhole) {
   const top = max > 0 ? max : 1;
   const size = 10 ** Math.floor(Math.log10(top / 3));
-  const step = [1, 2, 2.5, 5, 10].map((n) => n * size).find((n) => top / n <= 3.4);
+  const round = [1, 2, 2.5, 5, 10].map((n) => n * size).find((n) => top / n <= 3.4);
+  const step = isWhole ? Math.ceil(round) : round;
   return Array.from({ length: Math.ceil(top / step - 1e-9) + 1 }, (_, i) => i * step);
 }
 
-/** Return durations (s) around `min` and `max`, each some times the one before; five at most. */
+/** Return durations (s) around `min` and `max`, each some times the one before, at equal distances; five at most. */
 export function logTicks(min, max) {
   const first = Math.max(0, LOG_TICKS.findLastIndex((tick) => tick <= min));
   const found = LOG_TICKS.findIndex((tick) => tick >= max);
   const last = Math.max(first + 2, found < 0 ? LOG_TICKS.length - 1 : found);
-  const every = Math.ceil((last - first + 1) / 5);
-  const ticks = LOG_TICKS.slice(first, last + 1);
-  return every === 1 ? ticks : ticks.filter((_, i) => (ticks.length - 1 - i) % every === 0 || i === 0);
+  const every = Math.ceil((last - first) / 4);
+  const end = first + Math.ceil((last - first) / every) * every;
+  return LOG_TICKS.slice(first, end + 1).filter((_, i) => i % every === 0);
 }
 
 /** Return times at whole hours or minutes of the shown clock, at most `most`: `{at, isDay}`. */

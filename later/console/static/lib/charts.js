@@ -35,7 +35,7 @@ function Chart({ title, from, step_s, series, how, barWidth, marks, format = dec
   const end = data.start + data.bins * data.stepMs;
   const level = limit && limitLevel(limit, data, how);
   const x = (ms) => PLOT.left + ((ms - data.start) / (end - data.start)) * inner;
-  const scale = yScale(data, marks === drawBars, log, level, height);
+  const scale = yScale(data, { isStacked: marks === drawBars, isWhole: how !== "rate", log, limit: level, height });
   const isEmpty = data.series.every(({ values }) => values.every((value) => value === null));
   const shown = at === null ? null : Math.min(at, data.bins - 1);
   const point = (event) => {
@@ -51,7 +51,7 @@ function Chart({ title, from, step_s, series, how, barWidth, marks, format = dec
     if (next !== null) announce(reading(data, next, format));
   };
   return html`<figure class="chart">
-    <${Legend} ...${{ data, shown, format, limit: level && limit, idle }} />
+    <${Legend} ...${{ data, shown, format, limit: level && limit, idle, how }} />
     <div ref=${box} class="chart-box">
       ${width > 0 && html`<svg class="chart-svg" width=${width} height=${height} role="img" tabindex="0"
         aria-label=${summary(title, data, format)} onPointerMove=${point} onPointerLeave=${() => setAt(null)}
@@ -86,7 +86,7 @@ function useWidth() {
   return [box, width];
 }
 
-function yScale({ series, bins }, isStacked, log, limit, height) {
+function yScale({ series, bins }, { isStacked, isWhole, log, limit, height }) {
   const bottom = height - PLOT.bottom;
   const span = bottom - PLOT.top;
   const all = series.flatMap(({ values }) => values.filter((value) => value !== null && (!log || value > 0)));
@@ -97,7 +97,7 @@ function yScale({ series, bins }, isStacked, log, limit, height) {
     return { ticks, y };
   }
   const totals = isStacked ? Array.from({ length: bins }, (_, i) => series.reduce((sum, one) => sum + (one.values[i] ?? 0), 0)) : all;
-  const ticks = linearTicks(Math.max(0, limit ?? 0, ...totals));
+  const ticks = linearTicks(Math.max(0, limit ?? 0, ...totals), isWhole);
   return { ticks, y: (value) => bottom - (value / ticks.at(-1)) * span };
 }
 
@@ -175,19 +175,20 @@ function drawLines({ data, x, y }) {
 }
 
 /** The names of the marks, and the values at the cursor, or else the last ones. */
-function Legend({ data, shown, format, limit, idle }) {
+function Legend({ data, shown, format, limit, idle, how }) {
   const isRead = idle || shown !== null;
   return html`<figcaption class="legend">
     ${data.series.map(({ label, className, dash, pattern, values }) => html`<span class="legend-item" key=${label}>
       <${Swatch} ...${{ className, dash, pattern }} />${label}${isRead && html`<b>${valueText(values, shown, format)}</b>`}</span>`)}
     ${limit && html`<span class="legend-item"><svg class="swatch" viewBox="0 0 16 10" aria-hidden="true"><path class="limit"
       d="M0 5h16" /></svg>${limit.label}</span>`}
-    <span class="legend-time">${shown === null ? joinedText(data) : binName(data, shown)}</span>
+    <span class="legend-time">${shown === null ? binText(data, how) : binName(data, shown)}</span>
   </figcaption>`;
 }
 
-function joinedText({ factor, stepMs }) {
-  return factor > 1 ? words.chart.of(duration(stepMs / 1000)) : "";
+/** What a mark is of its slots; of a single slot only a sum needs words. */
+function binText({ factor, stepMs }, how) {
+  return factor > 1 || how === "sum" ? words.chart.each[how](duration(stepMs / 1000)) : "";
 }
 
 function valueText(values, at, format) {

@@ -10,7 +10,7 @@ export const words = {
   },
   search: {
     label: "Search by id or topic",
-    placeholder: "Task id or topic",
+    placeholder: "Id or topic",
     searching: "Searching…",
     nothing: (text) => `No task and no topic is called “${text}”. It may have been delivered or deleted.`,
     anyTask: "Look at that id",
@@ -31,7 +31,6 @@ export const words = {
     signedOut: "You are signed out.",
     signIn: "Sign in again",
     retry: "Try now",
-    retrying: "Trying again…",
     back: "later answers again.",
     storeBack: "The store is back.",
     updated: (from, to) => `later was updated from ${from} to ${to}.`,
@@ -74,7 +73,7 @@ export const words = {
   levelNames: { ok: "Good", warn: "Warning", bad: "Problem", info: "Note" },
   chart: {
     table: "As a table", time: "Time", none: "no data", noData: "Nothing was recorded in this time.",
-    highest: (step) => `highest of each ${step}`, of: (step) => `per ${step}`,
+    each: { sum: (step) => `per ${step}`, max: (step) => `highest of ${step}`, rate: (step) => `mean of ${step}` },
     summary: (title, parts) => `${title}: ${parts}. Use the arrow keys to read single values.`,
     part: (name, last, top) => `${name} now ${last}, at most ${top}`,
   },

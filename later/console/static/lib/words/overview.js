@@ -2,9 +2,6 @@
 
 export const overviewWords = {
   title: "Overview",
-  toTopic: (topic) => topic,
-  toDead: "Dead tasks",
-  toWorkers: "Workers",
   counted: "Counted", justNow: "just now",
   tiles: "Figures",
   due: "Due now", waiting: (n) => `${n} waiting`,
@@ -22,8 +19,8 @@ export const overviewWords = {
   latenessChart: "Lateness", latenessChartNote: "between due and begun; held apart",
   outcomes: { done: "done", busy: "busy", failed: "failed", gone: "gone" },
   p50: "p50", p99: "p99", heldP99: "held p99",
-  forecast: "What falls due", forecastSum: (n, due) => `${n} tasks in the next 6 h, and ${due} are due already`,
-  forecastSeries: "falls due",
+  forecast: "What falls due", forecastSum: (n, due) => `${n} tasks in the next 6 h; ${due} are due already`,
+  forecastSeries: "tasks",
   worst: "Topics that need a look", worstNote: "the worst first", all: "All topics",
   historyOff: "This daemon keeps no history (--history off).",
   historyBound: "Your key is bound to a namespace: figures of the past are on the pages of its topics.",
