@@ -29,13 +29,16 @@ export function PolicyPanel({ topic, policy: { data, error, refresh }, me, onCha
     ${data && (isEdited ? html`<${PolicyForm} ...${{ topic, applied: data, onDone: done, onCancel: () => setEdited(false) }} />`
     : html`<div class="policy">${Object.entries(FIELD_GROUPS).map(([group, kinds]) => html`<section key=${group}>
       <h3>${words.groups[group]}</h3><dl>${Object.keys(kinds).filter((name) => data[name]).map((name) => html`
-        <div key=${name} title=${fieldWords[name]}><dt>${name}</dt>
-          <dd><bdi>${showValue(name, data[name].value)}</bdi> <${LevelBadge} level=${data[name].level} /></dd></div>`)}</dl>
+        <div key=${name} title=${fieldWords[name]} class="policy-${data[name].level}"><dt>${name}</dt>
+          <dd><bdi>${showValue(name, data[name].value)}</bdi> <${Level} level=${data[name].level} /></dd></div>`)}</dl>
       </section>`)}</div>`)}<//>`;
 }
 
-function LevelBadge({ level }) {
-  return html`<${Badge} level=${level === "topic" ? "info" : undefined}>${words.levels[level] ?? level}<//>`;
+/** The level that sets a value. Most values are the daemon's: those of others stand out. */
+function Level({ level }) {
+  const name = words.levels[level] ?? level;
+  return level === "daemon" ? html`<span class="policy-level">${name}</span>`
+    : html`<${Badge} level=${level === "topic" ? "info" : undefined}>${name}<//>`;
 }
 
 /** Return the values as they are typed: `{isHere, text}` by field. */
