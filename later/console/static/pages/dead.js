@@ -53,7 +53,7 @@ function topicColumns(take) {
       <${Link} to="/dead" query=${{ topic }}><bdi>${topic}</bdi><//>` },
     { key: "dead", label: words.dead, align: "end", render: (row) => html`
       <span class=${news(row) ? "fresh" : "zero"}>${count(row.dead)}</span>` },
-    { key: "new", label: "", render: (row) => (news(row)
+    { key: "new", label: "", align: "end", render: (row) => (news(row)
       ? html`${news(row) < row.dead && html`<${Badge} level="bad">${words.news(news(row))}<//>`} <button type="button" class="button button-small button-quiet" aria-label=${words.acknowledgeTopic(row.topic)}
           onClick=${take([row])}>${words.acknowledge}</button>`
       : html`<span class="muted">${words.acknowledged}</span>`) },

@@ -1,7 +1,7 @@
 // Bulk jobs, and what became of their rows.
 
 import { get } from "../lib/api.js";
-import { Empty, Panel, Table } from "../lib/components.js";
+import { Empty, Table } from "../lib/components.js";
 import { Time, count } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { usePoll } from "../lib/poll.js";
@@ -27,7 +27,7 @@ export default function JobsPage({ query }) {
   ];
   return html`<${Page} title=${words.page} poll=${poll}>${({ jobs, cursor: next }) => (jobs.length === 0
     ? html`<${Empty} title=${words.none}><p>${words.noneText}</p><//>`
-    : html`<${Panel} title=${words.page}>
+    : html`<section class="panel" aria-label=${words.page}>
       <${Table} caption=${words.page} columns=${columns} rows=${jobs} keyOf=${({ job }) => job} />
-      <${Pager} ...${{ cursor, next }} pageTo=${(to) => ({ to: "/jobs", query: { cursor: to } })} /><//>`)}<//>`;
+      <${Pager} ...${{ cursor, next }} pageTo=${(to) => ({ to: "/jobs", query: { cursor: to } })} /></section>`)}<//>`;
 }

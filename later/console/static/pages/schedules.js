@@ -1,7 +1,7 @@
 // Schedules: when each fires next, and what became of its last firing.
 
 import { del, get, post } from "../lib/api.js";
-import { Badge, ButtonWithReason, Empty, Notice, Panel, Table } from "../lib/components.js";
+import { Badge, ButtonWithReason, Empty, Notice, Table } from "../lib/components.js";
 import { ConfirmDialog } from "../lib/dialog.js";
 import { Time, duration } from "../lib/format.js";
 import { html, useState } from "../lib/html.js";
@@ -49,9 +49,9 @@ export default function SchedulesPage({ query, me }) {
     ${told.task && html` <${Link} to=${taskPath(told.task)} class="code">${told.task}<//>`}<//>`;
   return html`<${Page} title=${words.page} before=${notice} poll=${poll} error=${error}>${({ schedules, cursor: next }) => html`
     ${schedules.length === 0 ? html`<${Empty} title=${words.none}><p>${words.noneText}</p><//>`
-      : html`<${Panel} title=${words.page}>
+      : html`<section class="panel" aria-label=${words.page}>
         <${Table} caption=${words.page} rows=${schedules} keyOf=${({ id }) => id} columns=${columnsOf(act, setAsked, reason)} />
-        <${Pager} ...${{ cursor, next }} pageTo=${(to) => ({ to: "/schedules", query: { cursor: to } })} /><//>`}
+        <${Pager} ...${{ cursor, next }} pageTo=${(to) => ({ to: "/schedules", query: { cursor: to } })} /></section>`}
     ${asked && html`<${ConfirmDialog} title=${words.deleteTitle} count=${1} sample=${[asked]} confirmLabel=${words.delete}
       danger onConfirm=${remove} onClose=${() => setAsked(null)}><p>${words.deleteNote}</p><//>`}`}<//>`;
 }

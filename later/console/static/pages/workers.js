@@ -36,9 +36,9 @@ function Instances({ workers }) {
   ].filter(Boolean);
   const level = delivering === 0 ? "bad" : faults.length ? "warn" : "ok";
   const columns = [
-    { key: "name", label: words.name, header: true, wrap: true, render: ({ name, host, alive: isAlive }) => html`
-      <bdi class="strong">${visible(name)}</bdi>${!isAlive && html` <${Badge} level="warn">${words.notAlive}<//>`}
-      ${host && host !== name && html`<br /><bdi class="muted">${visible(host)}</bdi>`}` },
+    { key: "name", label: words.name, header: true, render: ({ name, host, alive: isAlive }) => html`
+      <bdi class="strong clip" title=${name}>${visible(name)}</bdi>${!isAlive && html` <${Badge} level="warn">${words.notAlive}<//>`}
+      ${host && !name.startsWith(host) && html`<br /><bdi class="muted">${visible(host)}</bdi>`}` },
     { key: "role", label: words.role, render: ({ role }) => role },
     { key: "slots", label: words.slots, render: ({ slots, slots_in_use: used }) => (slots
       ? html`<div class="slots"><meter max=${slots} value=${used} aria-hidden="true"></meter>
@@ -55,7 +55,7 @@ function Instances({ workers }) {
   return html`
     <${Sentence} level=${level} text=${delivering ? words.deliver(delivering, workers.length) : words.nobody}>
       <span>${faults.length ? faults.join(" ") : words.fine}</span><//>
-    <${Panel} title=${words.page}><${Table} caption=${words.page} columns=${columns} rows=${workers}
+    <${Panel} title=${words.instances}><${Table} caption=${words.instances} columns=${columns} rows=${workers}
       keyOf=${({ name }) => name} /><//>`;
 }
 

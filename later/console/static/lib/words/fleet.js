@@ -4,11 +4,11 @@ const plural = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 
 
 export const fleetWords = {
   workers: {
-    page: "Workers",
+    page: "Workers", instances: "Instances",
     none: "No instance has reported",
     noneText: "Nothing is delivered while no worker runs: start one with later up or later worker.",
-    deliver: (n, all) => `${plural(n, "instance delivers", "instances deliver")}${n === all ? "" : `, ${all} in all`}.`,
-    nobody: "No worker is alive: nothing is delivered.",
+    deliver: (n, all) => `${plural(n, "instance delivers", "instances deliver")}${n === all ? "" : `, ${all} in all`}`,
+    nobody: "No worker is alive: nothing is delivered",
     gone: (n) => `${plural(n, "instance has", "instances have")} not reported for a while.`,
     mixed: (versions) => `They run different versions: ${versions.join(", ")}.`,
     clocks: (n) => `The ${n === 1 ? "clock of one instance is" : `clocks of ${n} instances are`} off by more than a second.`,
@@ -26,7 +26,7 @@ export const fleetWords = {
     noneText: "Bulk jobs create tasks from files and tables, with later bulk or from Spark.",
     job: "Job", created: "Created", existing: "Already there", refused: "Refused", forgotten: "Forgotten",
     createdNote: "tasks that it made", existingNote: "ids that were there before",
-    refusedNote: "rows that break a rule", runOf: "Run", allRuns: "All runs", runLabel: "Only the run", show: "Show",
+    refusedNote: "rows that break a rule", allRuns: "All runs", runLabel: "Only the run", show: "Show",
     cancel: "To cancel it",
     cancelNote: "A job is cancelled where its input is: this deletes those of its tasks that are still pending.",
     missing: "No such job", missingText: "Nothing is counted under this name. Counts are forgotten some time after a job.",
