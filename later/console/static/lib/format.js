@@ -66,13 +66,13 @@ export function duration(seconds) {
   return `${sign}${whole.format(major)} ${unit}${minor ? ` ${minor} ${nextUnit}` : ""}`;
 }
 
-/** Return a time (ms) as seen from now, in one unit: `in 3 min`, `2 h ago`. */
+/** Return a time (ms) as seen from now, in one unit: `in 3 min`, `2 h ago`. The API's sentences choose it in the same way. */
 export function relative(ms, now = serverNow()) {
   if (!isNumber(ms)) return "–";
   const s = (ms - now) / 1000;
   if (Math.abs(s) < 1) return words.time.now;
-  const [unit, size] = UNITS.find(([, size]) => Math.abs(s) >= size) ?? UNITS[3];
-  const text = `${whole.format(Math.trunc(Math.abs(s) / size))} ${unit}`;
+  const [unit, size] = UNITS.find(([, size]) => Math.abs(s) >= 2 * size) ?? UNITS[3];
+  const text = `${whole.format(Math.round(Math.abs(s) / size))} ${unit}`;
   return s > 0 ? words.time.ahead(text) : words.time.ago(text);
 }
 

@@ -96,7 +96,7 @@ function Facts({ task, explanation }) {
     [words.topic, html`<${Link} to=${topicPath(task.topic)}><bdi>${task.topic}</bdi><//>`],
     [words.callback, html`${callback ? html`<bdi class="code break">${visible(callback)}</bdi>` : none}
       ${explanation.callback_from && html` <span class="muted">${words.callbackFrom(explanation.callback_from)}</span>`}`],
-    [words.attempts, html`${count(task.attempts)} <span class="muted">${words.retries(task.has_retry, task.max_retry)}</span>`],
+    [words.attempts, html`${count(task.attempts)}<span class="muted">${words.retries(task.has_retry, task.max_retry)}</span>`],
     task.due_at && [task.state === "unack" ? words.leaseEnds : words.dueAt, html`<${Time} at=${task.due_at} />`],
     task.expires_at && [words.expires, html`<${Time} at=${task.expires_at} />`],
     explanation.origin_held_until && [words.held, html`<${Time} at=${explanation.origin_held_until} />`],

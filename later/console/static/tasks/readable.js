@@ -54,10 +54,11 @@ export function byteLength(text) {
   return new TextEncoder().encode(text).length;
 }
 
-/** Return a command of the shell that makes a call of the API. */
+/** Return a command of the shell that makes a call of the API. A body of several fields has a line for each. */
 export function curl(method, path, body) {
   const lines = [`curl ${method === "POST" ? "" : `-X ${method} `}${quoted(location.origin + path)}`];
-  if (body !== undefined) lines.push(`-d ${quoted(visible(JSON.stringify(body)))}`);
+  const isLong = Object.keys(body ?? {}).length > 1;
+  if (body !== undefined) lines.push(`-d ${quoted(visible(JSON.stringify(body, null, isLong ? 2 : 0)))}`);
   return lines.join(" \\\n  ");
 }
 

@@ -22,7 +22,6 @@ export const referenceWords = {
   each: "each",
   or: "or",
   more: "further fields",
-  noFields: "It has no fields of its own.",
   place: { path: "in the path", query: "in the query", header: "a header" },
   status: (status) => `${status}`,
   link: (name) => `Link to ${name}`,

@@ -49,7 +49,7 @@ export const taskWords = {
   callback: "Callback",
   callbackFrom: (level) => `of the ${level}'s policy`,
   attempts: "Attempts",
-  retries: (used, max) => (max === null ? "" : `${used} of ${plural(max, "retry", "retries")} used`),
+  retries: (used, max) => (max === null ? "" : ` · ${used} of ${plural(max, "retry", "retries")} used`),
   held: "Receiver held until",
   headers: "Headers",
   context: "Context",

@@ -4,7 +4,7 @@ export const topicWords = {
   title: "Topics",
   columns: {
     topic: "Topic", due: "Due", lateness: "Oldest lateness", delay: "Waiting", unack: "In flight", error: "Retrying",
-    dead: "Dead", held: "Held by", next: "Next 6 h",
+    dead: "Dead", held: "Held or limited by", next: "Next 6 h",
   },
   held: {
     rate: (rate) => (rate ? `rate ${rate}/s` : "its rate"),
@@ -18,9 +18,7 @@ export const topicWords = {
     receiver: "The receiver asked for a pause.", pull: "Consumers claim these tasks; later calls nobody.",
   },
   next: (n, most, at) => (n ? `${n} fall due, most at ${at} (${most})` : "nothing falls due"),
-  sortedBy: "Sorted by", namespace: "Namespace", allNamespaces: "All namespaces", filter: "Filter this page",
-  filterHint: "Only the topics of this page are searched.",
-  sorts: [["lateness", "Oldest lateness"], ["due", "Due"], ["dead", "Dead"], ["delay", "Waiting"], ["name", "Name"]],
+  namespace: "Namespace", allNamespaces: "All namespaces", filter: "Filter this page",
   shown: (n, all) => (n === all ? `${n} topics` : `${n} of ${all} topics`),
   most: (n) => `The first ${n} by this order. Sorted by name, all topics can be paged through.`,
   counted: "Counted", nextPage: "Next page", firstPage: "First page",
