@@ -105,6 +105,17 @@ def proxy_url(text: str) -> str | None:
 
 
 @option_type("URL")
+def events_url(text: str) -> str | None:
+    """Read the URL of a receiver of operator events, which may have a query; `none` is none."""
+    if text == "none":
+        return None
+    url = _split_url(text)
+    if url is None or url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc or "#" in text:
+        raise ValueError("an http(s) URL without user:password@ and fragment, like https://ops.example/later")
+    return text
+
+
+@option_type("URL")
 def store_url(text: str) -> str:
     scheme = text.partition("://")[0]
     if scheme in ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"):

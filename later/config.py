@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from later.address_types import Address, http_url, mask_url, proxy_url, store_url
+from later.address_types import Address, events_url, http_url, mask_url, proxy_url, store_url
 from later.core.api_keys import ApiKey
-from later.core.callback_url import check_host_and_port
-from later.core.errors import ConfigError
+from later.core.callback_url import check_callback, check_host_and_port
+from later.core.errors import ConfigError, Refused
 from later.core.policy import Policy
 from later.core.receiver_tls import ReceiverTls, parse_receivers
 from later.core.signing import MASTER_PREFIX
@@ -89,6 +89,8 @@ class Config:
     ca: str | None
     receivers: Mapping[str, ReceiverTls]
     """The table `receivers` of the file."""
+    events: str | None = field(repr=False)  # its query may be a secret
+    """The URL that operator events are sent to."""
     drain_ms: int
     max_body: int
     """Bytes."""
@@ -205,6 +207,7 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     others |= {"url_given": "url" in settings, "root_key": None}
     config = Config(command=command, policy=policy, receivers=receivers, **others)
     _check_combinations(config, settings)
+    _check_events(config, settings)
     return config
 
 
@@ -221,7 +224,7 @@ def _read_option(option: Option, setting: _Setting | None) -> Any:
 def _format_option(option: Option, setting: _Setting | None) -> str:
     """Return an option as it would stand on the command line, `--tick 0`, in one line and without secrets."""
     text = option.shown_default or option.default or "" if setting is None else setting.text
-    if option.type in (store_url, http_url, proxy_url):
+    if option.type in (store_url, http_url, proxy_url, events_url):
         text = mask_url(text)
     if option.type is key_file and MASTER_PREFIX in text:
         text = "***"
@@ -286,6 +289,17 @@ def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> Non
             check_host_and_port(urlsplit(config.proxy).netloc.rpartition("@")[2])
         except ValueError as error:
             raise ConfigError(f"{format_option('proxy')}{settings['proxy'].origin}: {error}") from None
+
+
+def _check_events(config: Config, settings: Mapping[str, _Setting]) -> None:
+    """Raise ConfigError if no receiver can have the URL of --events."""
+    if config.events is None:
+        return
+    try:
+        check_callback(config.events)
+    except Refused:  # its text has the whole URL, which may have a secret
+        option, origin = _format_option(_BY_KEY["events"], settings["events"]), settings["events"].origin
+        raise ConfigError(f"{option}{origin}: expected a URL that a receiver can have") from None
 
 
 def _read_file(command: str, name: str | None) -> tuple[dict[str, _Setting], dict[str, ReceiverTls]]:

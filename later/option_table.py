@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from later.address_types import address, address_or_off, host_names, http_url, origins, proxy_url, store_url
+from later.address_types import address, address_or_off, events_url, host_names, http_url, origins, proxy_url, store_url
 from later.core.address_guard import parse_network, parse_rule
 from later.core.past_failures import MAX_FAILURES
 from later.core.policy import (
@@ -179,6 +179,8 @@ OPTIONS = (
     Option("https-only", "https_only", switch, "off", GUARD_COMMANDS, "Refuse callbacks that are not https."),
     Option("ca", "ca", file_name, "none", WORKER_COMMANDS | CONNECTED_COMMANDS | {"check"},
            "File of authorities' certificates (PEM) to trust besides the machine's, in calls of https URLs."),
+    Option("events", "events", events_url, "none", DAEMON_COMMANDS,
+           "URL that is told of dead tasks, late and paused topics, and a store that is nearly full; `none`: no URL."),
     Option("drain", "drain_ms", duration(0), "30s", DAEMON_COMMANDS,
            "How long a stop waits for deliveries and requests in progress."),
     Option("max-body", "max_body", body_size, "1MiB", API_COMMANDS,

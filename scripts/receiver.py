@@ -91,14 +91,14 @@ class Receiver:
 
 
 def parse_call(request: web.Request, body: bytes) -> Call:
-    """Return the call in a request; missing fields are `?`."""
+    """Return the call in a request; missing fields are `?`. An event for operators has a type and data instead."""
     fields = parse_object(body)
     now = datetime.now(UTC)
     return Call(
         id=request.headers.get("webhook-id") or str(fields.get("id", "?")),
-        topic=str(fields.get("topic", "?")),
+        topic=str(fields.get("topic", fields.get("type", "?"))),
         attempt=request.headers.get("later-attempt", "?"),
-        content=str(fields.get("content", "")),
+        content=str(fields.get("content", fields.get("data", ""))),
         received_at=now,
         late_ms=lateness_ms(request.headers.get("later-due"), now),
     )

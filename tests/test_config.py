@@ -96,6 +96,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     ),
     "https-only": (("on", True), ("on", True), ("on", True)),
     "ca": (("/a", "/a"), ("b.pem", "b.pem"), ("none", None)),
+    "events": (("http://a", "http://a"), ("https://b:1/x?key=y", "https://b:1/x?key=y"), ("none", None)),
     "drain": (("0", 0), ("5m", 300_000), ("1.5", 1500)),
     "max-body": (("1024", 1024), ("16MiB", 16_777_216), ("64KiB", 65_536)),
     "max-pending-writes": (("1", 1), ("10000000", 10_000_000), ("500", 500)),
@@ -184,7 +185,7 @@ def test_the_defaults_are_as_documented() -> None:
             rate=0.0, concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000, remember_ms=7 * 86_400_000,
         ),
         shards=1, prefix="later", store_timeout_ms=2000, history=True, http_client="own", proxy=None,
-        ca=None, receivers={},
+        ca=None, receivers={}, events=None,
         signing_key=None, guard="auto", guard_allow=frozenset(), guard_deny=frozenset(), https_only=False,
         drain_ms=30_000,
         max_body=1_048_576, max_pending_writes=10_000, trace_context="off", access_log="errors",
@@ -469,6 +470,23 @@ def test_a_proxys_password_is_refused_on_the_command_line_and_never_shown() -> N
     config = load_config(environ={"LATER_PROXY": "http://me:hunter2@a:1"})
     assert (config.proxy, config.shown_proxy) == ("http://me:hunter2@a:1", "http://***@a:1")
     assert "hunter2" not in repr(config)
+
+
+EVENTS_URL = "expected an http(s) URL without user:password@ and fragment, like https://ops.example/later"
+
+
+@each_case("url", ["ops", "ftp://a", "http://", "http://a#b", "http://me:hunter2@a/", "http://a/ b", "http://a:b"])
+def test_the_receiver_of_events_is_a_url(url: str) -> None:
+    assert load_error(events=url).startswith("--events ")
+    assert load_error(events=url).endswith(f": {EVENTS_URL}")
+    assert "hunter2" not in load_error(events=url)
+
+
+def test_the_secret_of_a_receiver_of_events_is_never_shown() -> None:
+    config = load_config(environ={"LATER_EVENTS": "https://a/?key=hunter2"})
+    assert "hunter2" not in repr(config)
+    error = load_error(environ={"LATER_EVENTS": "https://a..b/?key=hunter2"})
+    assert error == "--events https://a..b/?*** (LATER_EVENTS): expected a URL that a receiver can have"
 
 
 def test_the_lease_follows_the_timeout_and_exceeds_it() -> None:

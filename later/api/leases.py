@@ -233,7 +233,7 @@ def report_death(metrics: Metrics, id: str, topic: str, verdict: Verdict) -> Non
     """Count and log a task that died in the hands of its consumers."""
     failure = verdict.failure
     assert failure is not None  # a death has its reason
-    metrics.count_death(topic, failure.reason)
+    metrics.count_death(topic, failure.reason, id)
     reason, message = failure.reason, failure.message
     moved_to = {} if verdict.moved is None else {"moved_to": verdict.moved.topic}
     log.warning("task dead", id=id, topic=topic, attempt=failure.attempt, reason=reason, message=message, **moved_to)

@@ -32,6 +32,7 @@ from later.core.signing import KeyRing
 from later.daemon.census import Census
 from later.daemon.certificates import read_client_tls
 from later.daemon.clock_mover import ClockMover
+from later.daemon.event_sending import build_event_writer, check_events_url
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.heartbeat_sender import HeartbeatSender
 from later.daemon.http_server import HttpServer
@@ -54,6 +55,7 @@ from later.store.schema import Execute
 from later.store.settings import StoreSettings
 from later.store.shared_read import JointRead
 from later.worker.history_recorder import RECORD_EVERY_MS, HistoryRecorder
+from later.worker.operator_events import EVENTS_EVERY_MS
 from later.worker.ticker import Ticker, TickResult, start_tickers
 from later.worker.worker import Worker
 
@@ -132,6 +134,7 @@ class Service:
         if self.http_server.authorization.reads_keys:
             reads.append(self._store.key_book.shared_read)
         self._joint_read = JointRead(self._store.client, reads)
+        self._events = build_event_writer(config, self._store, metrics, self.store_metrics, self._worker)
         self._tickers = self._build_tickers()
         self._clock_mover: ClockMover | None = None
         if config.moves_clock and self._worker is not None:
@@ -164,6 +167,8 @@ class Service:
             tickers.append(audit_ticker)
         if self._history is not None:
             tickers.append(build("history", self._history.tick, RECORD_EVERY_MS))
+        if self._events is not None:
+            tickers.append(build("events", self._events.tick, EVENTS_EVERY_MS))
         tickers.append(build("heartbeat", self.heartbeat.tick, HEARTBEAT_EVERY_MS))
         if self.http_server.authorization.reads_keys:
             tickers.append(build("keys", self.note_keys, KEYS_EVERY_MS))
@@ -233,7 +238,12 @@ class Service:
             return True  # nobody knows
 
     async def start_work(self) -> None:
-        """Start the tickers and the worker."""
+        """Start the tickers and the worker.
+
+        Raises:
+            ConfigError: the address guard refuses the URL of --events.
+        """
+        check_events_url(self._config, self._guard, self._metrics)
         if self._config.connections is not None and self._config.connections + self._slots > self._descriptors:
             log.warning("connections may take the descriptors of deliveries", descriptors=self._descriptors)
         start_tickers(self._tickers, self._metrics)
@@ -282,6 +292,8 @@ class Service:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._store.aclose)
             stack.push_async_callback(self.heartbeat.remove)
+            if self._events is not None:
+                stack.push_async_callback(self._events.flush_or_log)
             stack.push_async_callback(self._store.audit_trail.flush_or_log)
             if self._history is not None:
                 stack.push_async_callback(self._history.write_last)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from later.core.errors import LaterError
 from later.core.snapshot import DueSum, Snapshot, TopicSums, sum_rows
 from later.daemon.shared_census import SharedCensus
@@ -16,6 +18,8 @@ class StoreMetrics:
         self._census = census
         self._metrics = metrics
         self._shown: Snapshot | None = None
+        self.on_snapshot: Callable[[Snapshot], None] | None = None
+        """Called with each new snapshot."""
 
     async def tick(self, now: int) -> TickResult:
         try:
@@ -28,6 +32,8 @@ class StoreMetrics:
         if snapshot is not None and snapshot is not self._shown:
             self.show(snapshot)
             self._shown = snapshot
+            if self.on_snapshot is not None:
+                self.on_snapshot(snapshot)
         return TickResult(0, now + again_in_ms)
 
     def show(self, snapshot: Snapshot) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from later.core.clock import rfc3339
+from later.core.operator_event import EVENTS_TOPIC
 from later.core.origin import Origin
 from later.core.policy import plain_number
 from later.core.task import Task, headers_of_call
@@ -58,11 +59,13 @@ class CallbackRequest(msgspec.Struct, frozen=True):
 
 
 def encode_body(task: Task) -> bytes:
-    """Return the body of a call.
+    """Return the body of a call: of an operator event, the event alone.
 
     Raises:
         ValueError: an older version admitted content that is no text.
     """
+    if task.topic == EVENTS_TOPIC:
+        return task.content.encode()  # it is a message of its own, in the form of Standard Webhooks
     if task.context is None:
         return _encode(CallbackBody(task.id, task.topic, task.content))
     return _encode(_BodyWithContext(task.id, task.topic, task.content, task.context))

@@ -14,6 +14,7 @@ DENIAL_REASONS = ("no_key", "mistyped", "unknown", "ended", "scope", "namespace"
 REQUEUED_FROM = ("unack", "error")
 FIRING_RESULTS = ("created", "refused")
 FOLLOW_UP_FIELDS = ("on_dead", "on_done")
+EVENT_TYPES = ("later.tasks.dead", "later.topic.late", "later.topic.paused", "later.store.full")
 
 STATUS_CODES = ("408", "410", "429", "500", "502", "503", "504")
 """The statuses that have a code of their own. All others share the code of their class: any number may come."""

@@ -21,6 +21,7 @@ from later.metrics.instruments import DurationHistogram, PlainCounter
 from later.metrics.labels import (
     DEATH_REASONS,
     DENIAL_REASONS,
+    EVENT_TYPES,
     FAILURE_CODES,
     FOLLOW_UP_FIELDS,
     HELD,
@@ -54,6 +55,9 @@ _LOOP_LAG_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 class Metrics:
     """The metrics of one process: its own counters, and gauges of the whole store."""
+
+    on_death: Callable[[str, str, str], None] | None = None
+    """Called with the topic, the reason and the id of each task that died."""
 
     def __init__(self) -> None:
         self._own = own = CollectorRegistry()
@@ -93,8 +97,11 @@ class Metrics:
             "later_topic_dead", "Tasks that died, by topic and reason.", "reason",
             initial=DEATH_REASONS, initial_other=DEATH_REASONS,
         )
-        self.follow_ups = labelled_counter(
-            "later_follow_ups", "Tasks made because others ended, by the policy field that says so.", ["field"]
+        self.follow_ups, self.operator_events = (
+            labelled_counter(
+                "later_follow_ups", "Tasks made because others ended, by the policy field that says so.", ["field"]
+            ),
+            labelled_counter("later_operator_events", "Events for operators that became tasks, by type.", ["type"]),
         )
         self.delivery_failures = topic_counter(
             "later_delivery_failures",
@@ -184,6 +191,7 @@ class Metrics:
             (self.tasks_requeued, REQUEUED_FROM),
             (self.callbacks_refused, REFUSAL_CAUSES),
             (self.follow_ups, FOLLOW_UP_FIELDS),
+            (self.operator_events, EVENT_TYPES),
         ):
             for value in values:
                 labelled.labels(value)
@@ -217,12 +225,15 @@ class Metrics:
         self.deliveries.inc(topic, outcome, number)
         self.activity.count(topic, outcome, number)
 
-    def count_death(self, topic: str, reason: str) -> None:
-        self.topic_dead.inc(topic, reason)
-        self.activity.count(topic, "dead")
-
     def count_delivery_failure(self, topic: str, reason: str, status: int | None) -> None:
         self.delivery_failures.inc(topic, failure_code(reason, status))
+
+    def count_death(self, topic: str, reason: str, id: str) -> None:
+        """Count a task that died, by the reason."""
+        self.topic_dead.inc(topic, reason)
+        self.activity.count(topic, "dead")
+        if self.on_death is not None:
+            self.on_death(topic, reason, id)
 
     def count_follow_ups(self, field: str, count: int) -> None:
         self.follow_ups.labels(field).inc(count)

@@ -47,7 +47,10 @@ class AuditEntry(NamedTuple):
 
 
 class AuditTrail:
-    """Records events, and reads them back. `on_record`, if it is set, is called when there is something to flush."""
+    """Records events, and reads them back. `on_record`, if it is set, is called when there is something to flush.
+
+    So is `on_event`, with each event.
+    """
 
     def __init__(self, client: StoreClient, keys: Keys, clock: Clock) -> None:
         self._client = client
@@ -60,6 +63,7 @@ class AuditTrail:
         """The event written last, until a flush finds nothing to write."""
         self._write_task: asyncio.Task[int] | None = None
         self.on_record: Callable[[], None] | None = None
+        self.on_event: Callable[[AuditEvent], None] | None = None
 
     def record(self, event: AuditEvent) -> None:
         """Log an event, and keep it for `flush`. It never waits and never raises.
@@ -69,6 +73,8 @@ class AuditTrail:
         tick.
         """
         _audit_log.info(event.as_fields())
+        if self.on_event is not None:
+            self.on_event(event)
         at, previous = self._waiting[-1] if self._waiting else (None, None)
         together = None if previous is None else previous.merge(event)
         if together is not None:

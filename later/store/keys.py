@@ -165,6 +165,8 @@ class Keys:
         self.held_origin_topics = b"{%s:topics}:origins" % prefix.encode()
         self.snapshot = b"{%s:topics}:snapshot" % prefix.encode()
         self.counting = b"{%s:topics}:counting" % prefix.encode()
+        self.event_counts = b"{%s:topics}:event_counts" % prefix.encode()
+        self.event_outbox = b"{%s:topics}:event_outbox" % prefix.encode()
         self.api_keys = b"{%s:auth}:keys" % prefix.encode()
         self.key_uses = b"{%s:auth}:used" % prefix.encode()
         self.audit_trail = b"{%s:auth}:audit" % prefix.encode()

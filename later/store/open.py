@@ -20,6 +20,7 @@ from later.store.dead_letters import DeadLetters
 from later.store.doctor import Doctor
 from later.store.due_notices import DueNotices
 from later.store.edits import Edits
+from later.store.event_book import EventBook
 from later.store.expiry import Expiry
 from later.store.follow_ups import FollowUps
 from later.store.forecasts import Forecasts
@@ -88,6 +89,7 @@ class Store:
     audit_trail: AuditTrail
     signing: SigningBook
     schedules: Schedules
+    events: EventBook
     scanner: Scanner
     doctor: Doctor
     keep_failures: int
@@ -166,6 +168,7 @@ def build_store(
         audit_trail=AuditTrail(client, keys, clock),
         signing=SigningBook(client, keys, clock.monotonic, time.now),
         schedules=Schedules(client, keys),
+        events=EventBook(client, keys),
         scanner=Scanner(client, keys),
         doctor=Doctor(client, keys),
         keep_failures=keep_failures,

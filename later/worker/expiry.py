@@ -50,7 +50,7 @@ class Expirer:
             results = await self._store.expiry.expire(deaths, now)
         died = [task for task, result in zip(expired, results, strict=True) if result is True]
         for task in died:
-            self._metrics.count_death(task.topic, "expired")
+            self._metrics.count_death(task.topic, "expired", task.id)
             log.warning("task dead", id=task.id, topic=task.topic, reason="expired")
         for result in results:
             if isinstance(result, LaterError):

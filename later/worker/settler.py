@@ -134,7 +134,7 @@ class Settler(Generic[Delivery]):
             self._metrics.retries.inc()
         elif verdict.target is SettleTarget.DEAD and verdict.failure is not None:
             failure, moved = verdict.failure, verdict.moved
-            self._metrics.count_death(claim.topic, failure.reason)
+            self._metrics.count_death(claim.topic, failure.reason, claim.id)
             log.warning(
                 "task dead",
                 id=claim.id,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from later.core.callback_url import check_callback
 from later.core.errors import Refused
 from later.core.host_address import parse_host_address
+from later.core.operator_event import EVENTS_TOPIC
 from later.delivery.aiohttp_client import build_url
 from later.delivery.request import RequestBuilder, encode_body
 from tests.builders import NOW, a_task
@@ -92,3 +93,8 @@ def test_every_callback_that_is_admitted_can_be_called(callback: str) -> None:
         assert str(address) == origin.host
     url = build_url(origin, target)
     assert (url.raw_host, url.port, url.raw_path_qs) == (origin.host, origin.port, target)
+
+
+def test_the_body_of_an_operator_event_is_the_event_alone() -> None:
+    content = '{"type": "later.tasks.dead"}'
+    assert encode_body(a_task(topic=EVENTS_TOPIC, content=content)) == content.encode()

@@ -72,7 +72,7 @@ def exposition() -> str:
     for topic in ("order", "mail"):
         metrics.count_deliveries(topic, "done", 9)
         metrics.count_delivery_failure(topic, "status", 503)
-        metrics.count_death(topic, "exhausted")
+        metrics.count_death(topic, "exhausted", "a")
         for bucket in Bucket:
             metrics.store.tasks.labels(bucket.value, topic).set(3)
         metrics.store.tasks_due.labels(topic, Held.RATE.value).set(2)

@@ -92,7 +92,7 @@ async def test_a_stop_writes_what_was_counted_since(store: StoreFixture) -> None
     metrics = Metrics()
     clocked = Clocked(store, metrics)
     await clocked.tick(START)
-    metrics.count_death("order", "expired")
+    metrics.count_death("order", "expired", "a")
     await clocked.stop(START + 5000)
     assert await slots(store, 1) == [{"xp": 1, "p": 1}]
 
@@ -168,7 +168,7 @@ async def test_every_counter_has_its_field(store: StoreFixture) -> None:
     metrics.activity.count_consumed("order", "busy")
     metrics.count_deliveries("order", "done", 2)
     metrics.count_deliveries("order", "gone", 1)
-    metrics.count_death("order", "no callback")
+    metrics.count_death("order", "no callback", "a")
     counted = {field: count for field, count in read_counts(metrics).items() if count}
     assert counted == {
         "l1": 1, "h1": 1, "hl": 1, "t8": 1, "y": 1, "r": 2, "u": 3, "d": 3, "b": 1, "g": 1, "xn": 1,
