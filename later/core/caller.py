@@ -83,8 +83,8 @@ class Caller:
     def own_job(self, text: str) -> str:
         """Return the id of a bulk job that the caller counts tasks into: as `own_id`, and a UUID is no exception."""
         if self.namespace is None:
-            return _check_free(text, "job")
-        return name_prefix(self.namespace) + _check_free(self._own_part(text, "job"), "job")
+            return _check_segment(text, "job")
+        return name_prefix(self.namespace) + _check_segment(self._own_part(text, "job"), "job")
 
     def own_schedule(self, text: str) -> str:
         """Return the id of a schedule that the caller puts: as `own_job`, and no longer than `MAX_SCHEDULE_ID_CHARS`.
@@ -93,7 +93,7 @@ class Caller:
             Refused: it is no id, too long, or a reserved one.
             NotAllowed: it has another namespace in front.
         """
-        own = _check_free(text if self.namespace is None else self._own_part(text, "id"), "id")
+        own = _check_segment(text if self.namespace is None else self._own_part(text, "id"), "id")
         if len(own) > MAX_SCHEDULE_ID_CHARS:
             raise refusal("id", text, f"1 to {MAX_SCHEDULE_ID_CHARS} characters of A-Za-z0-9._~:-")
         return own if self.namespace is None else name_prefix(self.namespace) + own
@@ -153,6 +153,18 @@ def _check_free(text: str, field: str) -> str:
         id = check_id(text, field)
         raise Refused(f"{field}: expected one that does not begin with {starts}, got {format_value(id)}", field)
     return text
+
+
+def _check_segment(text: str, field: str) -> str:
+    """Check an id, as `_check_free`, that stands in paths of URLs; return it.
+
+    Browsers and most HTTP clients resolve `.` and `..` in a path (RFC 3986, section 5.2.4), even percent-encoded ones.
+    """
+    if text in (".", ".."):
+        raise Refused(
+            f"{field}: expected one other than . and .., which no path of a URL can end in, got {text!r}", field
+        )
+    return _check_free(text, field)
 
 
 ANYBODY = Caller(key_id=None, namespace=None, scopes=ALL_SCOPES)

@@ -53,6 +53,12 @@ async def test_existing_items_count_once_after_a_partial_failure() -> None:
             assert await api.get(f"/jobs/{up}") == ok(job=up, created=0, existing=2, refused=0)
 
 
+@each_case("job", [".", ".."])
+async def test_a_job_that_no_path_can_name_is_refused(api: ApiFixture, job: str) -> None:
+    refused = f"job: expected one other than . and .., which no path of a URL can end in, got '{job}'"
+    assert await api.post(f"/create/batch?job={job}", create_bodies("a")) == bad_request(refused, "job")
+
+
 async def test_a_run_has_counts_of_its_own(api: ApiFixture) -> None:
     await api.post("/create/batch?job=j&run=1", create_bodies("a", "b"))
     await api.post("/create/batch?job=j&run=2", create_bodies("b", "c"))

@@ -105,7 +105,7 @@ def test_the_topic_of_a_bound_key_is_in_its_namespace() -> None:
         build_schedule(draft, "team/x", TEAM)
 
 
-@each_case("text", ["s:x", "ev:x", "a" * 101, "", "a/b", "ä"])
+@each_case("text", ["s:x", "ev:x", ".", "..", "a" * 101, "", "a/b", "ä"])
 def test_the_id_of_a_schedule_is_a_free_one_of_100_characters_at_most(text: str) -> None:
     with pytest.raises(Refused) as refusal:
         ANYBODY.own_schedule(text)
