@@ -21,7 +21,8 @@ export function useShortcut(key, run, help) {
   }, [key, help]);
 }
 
-function isTyping(target) {
+/** Return whether keys are text for an element. */
+export function isTyping(target) {
   if (!(target instanceof HTMLElement)) return false;
   if (target.isContentEditable || target.matches("textarea, select")) return true;
   return target.matches("input:not([type=checkbox], [type=radio], [type=button], [type=submit])");

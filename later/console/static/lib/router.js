@@ -124,7 +124,8 @@ function matchParts(names, parts) {
       continue;
     }
     try {
-      params[name.slice(1)] = decodeURIComponent(parts[i]);
+      const text = decodeURIComponent(parts[i]);
+      params[name.slice(1)] = name === ":topic" ? text.replace(/^default\/(\.\.?)$/, "$1") : text; // see `topicSegment`
     } catch {
       return null; // the percent signs are not an encoding
     }

@@ -5,7 +5,7 @@ import { Banner } from "./banner.js";
 import { Empty, Loading, Notice } from "./components.js";
 import { connection } from "./connection.js";
 import { Header } from "./header.js";
-import { useShortcut } from "./keyboard.js";
+import { isTyping, useShortcut } from "./keyboard.js";
 import { KeysDialog } from "./keys_dialog.js";
 import { announce } from "./live_region.js";
 import { refreshMe, useMe } from "./me.js";
@@ -99,7 +99,10 @@ function pageTitle(route, module, { query }) {
   return module?.title ? module.title({ params: route.params, query }) : null;
 }
 
-/** Set the document's title; after a change of page say it, and move the focus to the page's beginning. */
+/** Set the document's title; after a change of page say it, and move the focus to the page's beginning.
+ *
+ * Somebody who has begun to search while the page came is left alone.
+ */
 function useTitle(title, id) {
   const before = useRef(null);
   useEffect(() => {
@@ -107,7 +110,7 @@ function useTitle(title, id) {
     document.title = words.title(title);
     if (before.current !== null && before.current !== id) {
       announce(title);
-      document.getElementById("main").focus({ preventScroll: true });
+      if (!isTyping(document.activeElement)) document.getElementById("main").focus({ preventScroll: true });
     }
     before.current = id;
   }, [title, id]);

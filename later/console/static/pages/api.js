@@ -84,6 +84,6 @@ function SearchField({ text, onInput, number }) {
   const id = useId();
   return html`<label class="visually-hidden" for=${id}>${words.search}</label>
     <input id=${id} class="input reference-search" type="search" placeholder=${words.search} value=${text} autocomplete="off"
-      spellcheck="false" onInput=${(event) => onInput(event.target.value)} />
+      spellcheck=${false} onInput=${(event) => onInput(event.target.value)} />
     <span class="muted nowrap" role="status">${words.found(number)}</span>`;
 }

@@ -67,7 +67,7 @@ function Filters({ namespace, filter, topics, isBound }) {
   }, [topics, namespace]);
   return html`<div class="filters" role="search" aria-label=${words.filter}>
     <${Field} label=${words.filter}>${(props) => html`<input class="input" type="search" value=${filter} maxlength="255"
-      autocomplete="off" spellcheck="false" dir="auto" ...${props}
+      autocomplete="off" spellcheck=${false} dir="auto" ...${props}
       onInput=${(event) => changeQuery({ filter: event.target.value }, { replace: true })} />`}<//>
     ${!isBound && html`<${Field} label=${words.namespace}>${(props) => html`<select class="select" value=${namespace ?? ""} ...${props}
       onChange=${(event) => changeQuery({ namespace: event.target.value, cursor: null })}>

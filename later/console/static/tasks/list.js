@@ -61,7 +61,7 @@ function PageFilter({ value, onInput }) {
   const id = useId();
   return html`<label class="visually-hidden" for=${id}>${words.filterPage}</label>
     <input id=${id} class="input page-filter" type="search" placeholder=${words.filterPage} value=${value}
-      title=${words.filterHint} autocomplete="off" spellcheck="false" onInput=${(event) => onInput(event.target.value)} />`;
+      title=${words.filterHint} autocomplete="off" spellcheck=${false} onInput=${(event) => onInput(event.target.value)} />`;
 }
 
 function columnsFor(state) {
