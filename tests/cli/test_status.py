@@ -8,13 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 
 from later.cli import store_access
 from later.cli.commands import status
+from later.cli.commands.status import ProcessStatus
 from later.core.errors import StoreDown
+from later.core.heartbeat import Heartbeat
 from later.core.policy_scopes import Settings, topic_scope
+from later.store.instances import Instances
 from later.store.stats import ServerFacts, TopicCounts
 from tests.builders import a_task
 from tests.cases import each_case
@@ -28,7 +32,7 @@ def store_status(**changes: Any) -> status.StoreStatus:
         shards=1,
         server=ServerFacts("Valkey", "9.1.2", 1536, 0),
         persistence="appendonly",
-        workers={"host:1": 700, "host:2": 300_000},
+        processes=[ProcessStatus("host:1", 700, "up", "0.1.0"), ProcessStatus("host:2", 300_000)],
         topics={
             "calm": TopicCounts(9, 0, 0, 0, 0, None),
             "late": TopicCounts(3, 1, 2, 4, 3, 4_000),
@@ -47,7 +51,7 @@ def test_status_shows_the_topics_with_most_tasks_due_first(capsys: Capture) -> N
         "memory   1.5 KiB, no limit set",
         "writes   appendonly",
         "workers  1 alive",
-        "         host:1: last heartbeat 0.7 s ago",
+        "         host:1 (up 0.1.0): last heartbeat 0.7 s ago",
         "         host:2: last heartbeat 5 min ago, silent",
         "ids      6 of ended tasks remembered",
         "",
@@ -79,17 +83,48 @@ def test_status_names_the_topics_to_which_dead_tasks_move(capsys: Capture) -> No
 
 
 def test_status_warns_if_no_worker_is_alive(capsys: Capture) -> None:
-    status.print_text(store_status(workers={"host:2": 10_000}), 20)
+    status.print_text(store_status(processes=[ProcessStatus("host:2", 10_000)]), 20)
     assert "workers  no worker heartbeat for 10 s: nothing is delivered" in capsys.readouterr().out
-    status.print_json(store_status(workers={}), 20)
+    status.print_json(store_status(processes=[]), 20)
     assert json.loads(capsys.readouterr().out)["warnings"] == [status.NO_WORKER]
+
+
+def test_versions_that_differ_are_told_unless_their_processes_are_gone(capsys: Capture) -> None:
+    old, gone = ProcessStatus("b", 900, "serve", "0.1.0", delivers=False), ProcessStatus("c", 60_000, "up", "0.0.9")
+    report = store_status(processes=[ProcessStatus("a", 700, "worker", "0.2.0"), old, gone])
+    status.print_text(report, 2)
+    assert capsys.readouterr().out.splitlines()[3:8] == [
+        "workers  1 alive",
+        "         a (worker 0.2.0): last heartbeat 0.7 s ago",
+        "         b (serve 0.1.0): last heartbeat 0.9 s ago, does not deliver",
+        "         c (up 0.0.9): last heartbeat 60 s ago, silent",
+        "         the versions differ: 0.1.0, 0.2.0",
+    ]
+    status.print_json(report, 2)
+    assert json.loads(capsys.readouterr().out)["warnings"] == ["the versions differ: 0.1.0, 0.2.0"]
+    status.print_text(store_status(), 2)
+    assert "differ" not in capsys.readouterr().out
+
+
+def test_processes_are_those_of_the_last_hour_whatever_they_told() -> None:
+    told = Heartbeat(
+        role="serve", version="0.1.0", host="h", processes=1, slots=0, slots_in_use=0, since=1, at=9_000_000,
+        clock_offset_ms=0,
+    )  # fmt: skip
+    instances = Instances({"h:2": told, "h:3": msgspec.structs.replace(told, at=1)}, {"h:1": 9_001_000})
+    assert status.list_processes(instances, 9_002_000) == [
+        ProcessStatus("h:1", 1000),
+        ProcessStatus("h:2", 2000, "serve", "0.1.0", delivers=False),
+    ]
 
 
 def test_status_prints_one_json_object(capsys: Capture) -> None:
     status.print_json(store_status(), 1)
     printed = json.loads(capsys.readouterr().out)
     assert printed["store"]["memory_bytes"] == 1536
-    assert printed["workers"][0] == {"instance": "host:1", "last_beat_s": 0.7, "alive": True}
+    assert printed["workers"][0] == {
+        "instance": "host:1", "role": "up", "version": "0.1.0", "last_beat_s": 0.7, "alive": True, "delivers": True,
+    }  # fmt: skip
     assert printed["tasks"] == {
         "delay": 17, "unack": 1, "error": 2, "dead": 4, "due": 8, "oldest_lateness_s": 15.0, "total": 24,
     }  # fmt: skip

@@ -14,8 +14,9 @@ from later.cli.store_access import load_config, run_with_store
 from later.cli.tables import format_size, print_number_table
 from later.core.explain import format_duration
 from later.core.policy import Deliver
+from later.store.instances import Instances
 from later.store.open import Store
-from later.store.stats import HEARTBEAT_TIMEOUT_MS, NO_TASKS, ServerFacts, TopicCounts
+from later.store.stats import FORGET_WORKER_MS, HEARTBEAT_TIMEOUT_MS, NO_TASKS, ServerFacts, TopicCounts
 
 MAX_NAMED = 5
 """Pulled topics that are named."""
@@ -48,14 +49,32 @@ def status(*, topics: int, as_json: bool, **flags: str | None) -> int:
     return run_with_store(config, print_status)
 
 
+class ProcessStatus(NamedTuple):
+    """A process of a daemon, and the ms since its last heartbeat.
+
+    `role` is the command of its daemon. It and the version are None of one that tells less: a worker of another
+    version, or within an application. One that does not deliver only answers calls.
+    """
+
+    name: str
+    age_ms: int
+    role: str | None = None
+    version: str | None = None
+    delivers: bool = True
+
+    @property
+    def is_alive(self) -> bool:
+        return self.age_ms < HEARTBEAT_TIMEOUT_MS
+
+
 class StoreStatus(NamedTuple):
-    """The status of a store. `workers` maps each instance to the ms since its last heartbeat; `topics` has no order."""
+    """The status of a store. `processes` are in the order of their names; `topics` has no order."""
 
     address: str
     shards: int
     server: ServerFacts
     persistence: str
-    workers: dict[str, int]
+    processes: list[ProcessStatus]
     topics: dict[str, TopicCounts]
     remembered: int
     now: int
@@ -73,7 +92,12 @@ class StoreStatus(NamedTuple):
 
     @property
     def alive_workers(self) -> int:
-        return sum(age_ms < HEARTBEAT_TIMEOUT_MS for age_ms in self.workers.values())
+        return sum(process.delivers and process.is_alive for process in self.processes)
+
+    @property
+    def versions(self) -> set[str]:
+        """The versions of the processes that are alive, as far as they are known."""
+        return {process.version for process in self.processes if process.is_alive and process.version is not None}
 
     def most_due(self, limit: int) -> list[tuple[str, TopicCounts]]:
         """Return the topics with most tasks due, then with most tasks."""
@@ -89,13 +113,25 @@ async def read_status(store: Store, address: str) -> StoreStatus:
         shards=len(store.keys.shards),
         server=await store.stats.server_facts(),
         persistence=await store.stats.persistence(),
-        workers={name: max(0, now - at) for name, at in (await store.stats.workers()).items()},
+        processes=list_processes(await store.instances.read(), now),
         topics=topics,
         remembered=await store.stats.remembered_ids(),
         now=now,
         pulled=frozenset(topic for topic in topics if policies.for_topic(topic).deliver is Deliver.PULL),
         dead_letter_topics=policies.dead_letter_topics.intersection(topics),
     )
+
+
+def list_processes(instances: Instances, now: int) -> list[ProcessStatus]:
+    """Return the processes that sent a heartbeat in the last hour, at `now` (ms)."""
+    beats = {**instances.workers, **{name: told.at for name, told in instances.heartbeats.items()}}
+    processes = []
+    for name, at in sorted(beats.items()):
+        if at > now - FORGET_WORKER_MS:
+            told = instances.heartbeats.get(name)
+            role, version = (None, None) if told is None else (told.role, told.version)
+            processes.append(ProcessStatus(name, max(0, now - at), role, version, name in instances.workers))
+    return processes
 
 
 def print_json(report: StoreStatus, max_topics: int) -> None:
@@ -112,8 +148,9 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
             "shards": report.shards,
         },
         "workers": [
-            {"instance": name, "last_beat_s": age_ms / 1000, "alive": age_ms < HEARTBEAT_TIMEOUT_MS}
-            for name, age_ms in sorted(report.workers.items())
+            {"instance": process.name, "role": process.role, "version": process.version}
+            | {"last_beat_s": process.age_ms / 1000, "alive": process.is_alive, "delivers": process.delivers}
+            for process in report.processes
         ],
         "tasks": _counts_json(total, report.now) | {"total": _task_count(total)},
         "remembered_ids": report.remembered,
@@ -124,9 +161,26 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
             for name, counts in report.most_due(max_topics)
         ],
         "topics_total": len(report.topics),
-        "warnings": [] if report.alive_workers else [NO_WORKER],
+        "warnings": _warnings(report),
     }
     print(json.dumps(result))
+
+
+def _warnings(report: StoreStatus) -> list[str]:
+    found = [] if report.alive_workers else [NO_WORKER]
+    return [*found, _differing_versions(report)] if len(report.versions) > 1 else found
+
+
+def _differing_versions(report: StoreStatus) -> str:
+    return f"the versions differ: {printable(', '.join(sorted(report.versions)))}"
+
+
+def _process_line(process: ProcessStatus) -> str:
+    """Return a process as a line: `host:1 (up 0.1.0): last heartbeat 0.7 s ago`."""
+    told = "" if process.role is None else f" ({process.role} {process.version})"
+    silent = "" if process.is_alive else ", silent"
+    no_worker = "" if process.delivers else ", does not deliver"
+    return printable(f"{process.name}{told}: last heartbeat {format_duration(process.age_ms)} ago{silent}{no_worker}")
 
 
 def _counts_json(counts: TopicCounts, now: int) -> dict[str, Any]:
@@ -144,9 +198,10 @@ def print_text(report: StoreStatus, max_topics: int) -> None:
     print(f"memory   {format_size(server.memory)}{max_memory}")
     print(f"writes   {printable(report.persistence)}")
     print(f"workers  {report.alive_workers} alive" if report.alive_workers else f"workers  {NO_WORKER}")
-    for name, age_ms in sorted(report.workers.items()):
-        silent = "" if age_ms < HEARTBEAT_TIMEOUT_MS else ", silent"
-        print(f"         {printable(name)}: last heartbeat {format_duration(age_ms)} ago{silent}")
+    for process in report.processes:
+        print(f"         {_process_line(process)}")
+    if len(report.versions) > 1:
+        print(f"         {_differing_versions(report)}")
     print(f"ids      {report.remembered} of ended tasks remembered")
     if report.pulled:
         topics = "1 topic" if len(report.pulled) == 1 else f"{len(report.pulled)} topics"
