@@ -38,6 +38,9 @@ COMMANDS = {
     "delete": LazyCommand("later.cli.commands.tasks:delete", "Delete tasks in any state."),
     "list": LazyCommand("later.cli.commands.listing:list_tasks", "List a topic's tasks in one state."),
     "explain": LazyCommand("later.cli.commands.tasks:explain", "Explain why a task or a topic has not run yet."),
+    "forecast": LazyCommand(
+        "later.cli.commands.forecast:forecast", "Show when waiting tasks fall due, of one topic or of all."
+    ),
     "update": LazyCommand("later.cli.commands.tasks:update", "Change a waiting task."),
     "run-now": LazyCommand("later.cli.commands.tasks:run_now", "Make tasks due now."),
     "dead": LazyCommand("later.cli.commands.dead:dead", "List, redrive and purge dead tasks."),

@@ -9,6 +9,10 @@ from collections.abc import Sequence
 from later.cli.console import printable
 
 
+_EIGHTHS = ["", *"▏▎▍▌▋▊▉"]
+"""The ends of bars, by the eighths of a character."""
+
+
 def format_size(size: float) -> str:
     """Format a number of bytes: `1.5 MiB`."""
     for unit in ("bytes", "KiB", "MiB"):
@@ -18,25 +22,39 @@ def format_size(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
+def format_bar(value: int, most: int, width: int = 32) -> str:
+    """Return a bar, of full width if `value` is `most`; one that is not 0 is always seen."""
+    eighths = max(round(value / most * width * 8), 1) if value > 0 else 0
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
+
+
 def print_number_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table whose first column is text, and whose other columns are numbers."""
-    _print_table(headers, rows, text_columns=1)
+    _print_table(headers, rows, range(1, len(headers)))
+
+
+def print_bar_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose columns are numbers between a text and a bar."""
+    _print_table(headers, rows, range(1, len(headers) - 1))
 
 
 def print_text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table whose columns are all text."""
-    _print_table(headers, rows, text_columns=len(headers))
+    _print_table(headers, rows, range(0))
 
 
-def _print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> None:
-    """Print a table: drawn on a terminal where rich is installed, otherwise in plain columns."""
+def _print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: range) -> None:
+    """Print a table: drawn on a terminal where rich is installed, otherwise in plain columns.
+
+    The columns that are `numbers` are aligned right.
+    """
     rows = [[printable(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty() or not _draw_table(headers, rows, text_columns):
-        _print_plain_table(headers, rows, text_columns)
+    if not sys.stdout.isatty() or not _draw_table(headers, rows, numbers):
+        _print_plain_table(headers, rows, numbers)
 
 
-def _draw_table(headers: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> bool:
-    """Draw a table with numbers aligned right. Return False, with nothing printed, where rich is not installed."""
+def _draw_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: range) -> bool:
+    """Draw a table. Return False, with nothing printed, where rich is not installed."""
     try:
         from rich import box
         from rich.console import Console
@@ -46,16 +64,16 @@ def _draw_table(headers: Sequence[str], rows: Sequence[Sequence[str]], text_colu
         return False
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for index, header in enumerate(headers):
-        table.add_column(Text(header), justify="left" if index < text_columns else "right", overflow="fold")
+        table.add_column(Text(header), justify="right" if index in numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console(highlight=False).print(table)
     return True
 
 
-def _print_plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> None:
+def _print_plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: range) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(headers, *rows, strict=True)]
     for row in (headers, *rows):
-        texts = map(str.ljust, row[:text_columns], widths)
-        numbers = map(str.rjust, row[text_columns:], widths[text_columns:])
-        print("  ".join([*texts, *numbers]).rstrip())
+        cells = enumerate(zip(row, widths, strict=True))
+        aligned = [text.rjust(width) if index in numbers else text.ljust(width) for index, (text, width) in cells]
+        print("  ".join(aligned).rstrip())

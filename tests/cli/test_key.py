@@ -38,8 +38,8 @@ def test_each_command_that_calls_the_api_takes_a_key_file_and_no_key() -> None:
                 assert "--key-file" in options, each.name
                 assert "--key" not in options
     assert callers == {
-        "create", "query", "delete", "list", "explain", "update", "run-now", "dead", "topics", "namespaces", "bulk",
-        "claim", "work", "ack", "nack", "release", "extend", "run", "schedules",
+        "create", "query", "delete", "list", "explain", "forecast", "update", "run-now", "dead", "topics", "namespaces",
+        "bulk", "claim", "work", "ack", "nack", "release", "extend", "run", "schedules",
     }  # fmt: skip
 
 

@@ -205,7 +205,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert exit_code_of("--help") == 0
     assert listed_commands(capsys.readouterr().out) == [
         *("up", "serve", "worker", "dev"), *("create", "query", "delete"),
-        *("list", "explain", "update", "run-now", "dead"),
+        *("list", "explain", "forecast", "update", "run-now", "dead"),
         *("claim", "ack", "nack", "release", "extend", "work", "run"),
         *("topics", "namespaces", "schedules", "handlers", "bulk"),
         *("keys", "secrets", "audit", "check", "status", "doctor"),
