@@ -81,11 +81,10 @@ def _strip_base_path(base_path: str, make_request: Callable[..., web.BaseRequest
     start = f"{base_path}/"
 
     def make(message: RawRequestMessage, *parts: Any) -> web.BaseRequest:
-        path = message.path
-        if path.startswith(start) or message.url.raw_path == base_path:
-            rest, url = path[len(base_path) :], message.url
+        url = message.url  # the target may be a whole URL (RFC 9112, section 3.2.2)
+        if url.raw_path.startswith(start) or url.raw_path == base_path:
             url = URL.build(path=url.raw_path[len(base_path) :] or "/", query_string=url.raw_query_string, encoded=True)
-            message = message._replace(path=rest if rest.startswith("/") else f"/{rest}", url=url)
+            message = message._replace(path=url.raw_path_qs, url=url)
         return make_request(message, *parts)
 
     return make

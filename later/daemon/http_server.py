@@ -118,6 +118,7 @@ class HttpServer:
                 remember_ms=config.policy.remember_ms,
                 lease_ms=config.lease_ms,
                 max_waiters=self._max_waiters,
+                base_path=config.base_path,
                 keeps_trace_context=config.trace_context == "keep",
                 keeps_history=config.keeps_history,
             ),

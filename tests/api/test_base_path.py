@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
 
@@ -39,6 +40,16 @@ async def test_the_path_alone_is_the_root(api: ApiFixture, path: str) -> None:
 @each_case("path", ["/laterx/version", "/late/version", "/later/later/version", "/later//version", "/LATER/version"])
 async def test_other_paths_are_not_taken_for_it(api: ApiFixture, path: str) -> None:
     assert (await api.request("GET", path))[0] == 404
+
+
+async def test_a_target_that_is_a_whole_url_has_the_path_too(api: ApiFixture) -> None:
+    """RFC 9112, section 3.2.2: a server must take it, although only proxies send it."""
+    reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
+    for base in ("/later", ""):
+        writer.write(f"GET http://127.0.0.1{base}/topics?limit=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 "), base
+        await reader.readuntil(b"}")
+    writer.close()
 
 
 async def test_the_pages_and_the_description_have_the_path(api: ApiFixture) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from unittest.mock import AsyncMock
 
 import pytest
+from aiohttp import ClientSession
 from structlog.testing import capture_logs
 
 from later.api.health import HealthSource
@@ -195,3 +196,12 @@ async def test_all_steps_end_before_the_error_of_one_is_raised() -> None:
     with pytest.raises(RuntimeError):
         await wait_for_all(fail(), end_late())
     assert ended.is_set()
+
+
+async def test_the_description_names_the_base_path_of_the_daemon(server_url: str) -> None:
+    config = load("up", {"redis": server_url, "listen": "127.0.0.1:0", "base_path": "/later"}, {})
+    service = Service(config, Metrics(), health=HEALTH, fail=AsyncMock())
+    (address,) = await service.http_server.listen()
+    async with ClientSession() as http, http.get(f"http://{address}/later/openapi.json") as answer:
+        assert (await answer.json())["servers"] == [{"url": "/later/"}]
+    await service.stop()

@@ -72,9 +72,9 @@ class ApiSettings:
     remember_ms: int
     lease_ms: int
     max_waiters: int
-    base_path: str = ""
-    keeps_trace_context: bool = False
-    keeps_history: bool = True
+    base_path: str
+    keeps_trace_context: bool
+    keeps_history: bool
 
 
 def build_app(
