@@ -21,6 +21,8 @@ from later.core.validation import format_value
 
 PAGES = ("/console/", "/problems/")
 """The beginnings of the paths of pages. They hold no data, so that links from a chat or a dashboard may open them."""
+FIRST_PAGE = "/console"
+"""The path that leads to the first page: people write a link without the `/` at its end."""
 MAX_KNOWN_HOSTS = 256
 SEC_FETCH_SITE = istr("Sec-Fetch-Site")
 SEC_FETCH_MODE = istr("Sec-Fetch-Mode")
@@ -117,4 +119,4 @@ def _is_ip_address(text: str, version: int) -> bool:
 def _opens_page(request: web.BaseRequest) -> bool:
     """Return True for a link to one of this server's pages."""
     is_link = request.method in (METH_GET, METH_HEAD) and request.headers.get(SEC_FETCH_MODE) == "navigate"
-    return is_link and request.path.startswith(PAGES)
+    return is_link and (request.path.startswith(PAGES) or request.path == FIRST_PAGE)

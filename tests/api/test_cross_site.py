@@ -98,6 +98,7 @@ async def test_a_link_from_elsewhere_opens_the_page(api: ApiFixture) -> None:
     assert await status_of(api, "GET", "/problems/refused", NAVIGATION) == 200
     assert await status_of(api, "HEAD", "/problems/refused", NAVIGATION) == 200
     assert await status_of(api, "GET", "/console/topics", NAVIGATION) == 200
+    assert await status_of(api, "GET", "/console", NAVIGATION) == 200
     assert await status_of(api, "POST", "/console/topics", NAVIGATION) == 403
     assert await status_of(api, "GET", "/console/topics", {**NAVIGATION, "Sec-Fetch-Mode": "no-cors"}) == 403
     assert await status_of(api, "GET", "/consoles", NAVIGATION) == 403
