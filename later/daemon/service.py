@@ -10,7 +10,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -66,6 +66,16 @@ KEYS_EVERY_MS = 1000
 EVENT_LOOP_EVERY_MS = 500
 HEARTBEAT_EVERY_MS = 2000
 AUDIT_EVERY_MS = 1000
+GRACE_S = 0.5
+"""How long a ticker may take to end a tick after a probe has found that it hangs: probes wait for a second or more."""
+
+AskOthers = Callable[[], Awaitable[Sequence[str]]]
+"""A function that returns which tickers hang in the other processes of the daemon."""
+
+
+async def ask_nobody() -> Sequence[str]:
+    """Return no tickers, because there is no other process."""
+    return ()
 
 
 class Service:
@@ -264,19 +274,20 @@ class Service:
             return error
         return None
 
-    async def why_not_alive(self, others: Sequence[str] = ()) -> LaterError | None:
-        """Return which tickers hang while the store answers: of this process, and those `others` of its daemon.
+    async def why_not_alive(self, ask_others: AskOthers = ask_nobody) -> LaterError | None:
+        """Return which tickers hang while the store answers: of this process, and of the others that its daemon has.
 
         While the store is away, nothing can be done, and a restart would not help. A process that was stopped for a
-        minute, and goes on, gets the time of a round trip to show that it works.
+        minute goes on with the probes that came meanwhile, so it gets `GRACE_S` to show that it works.
         """
-        if not (others or self.hung_tickers()):
+        if not (await ask_others() or self.hung_tickers()):
             return None
         try:
             await self._store.stats.ping()
         except LaterError:
             return None
-        hung = sorted({*others, *self.hung_tickers()})
+        await asyncio.sleep(GRACE_S)
+        hung = sorted({*await ask_others(), *self.hung_tickers()})
         return NotAlive(f"no tick has ended for more than a minute: {', '.join(hung)}") if hung else None
 
     def hung_tickers(self) -> list[str]:

@@ -126,10 +126,14 @@ class ChildProcess:
 
         A supervisor that does not answer says nothing about others: `why_not_ready` reports that.
         """
-        others: list[str] = []
-        with suppress(RpcError):
-            others = await self._channel.call("hung_tickers")
-        return await self._started_service().why_not_alive(others)
+
+        async def ask_others() -> list[str]:
+            with suppress(RpcError):
+                answer: list[str] = await self._channel.call("hung_tickers")
+                return answer
+            return []
+
+        return await self._started_service().why_not_alive(ask_others)
 
     async def why_not_ready(self) -> LaterError | None:
         """Return that it stops, then the store's reason: without the store, no process is of use."""

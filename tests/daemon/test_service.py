@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from unittest.mock import AsyncMock
 
 import pytest
@@ -158,14 +159,42 @@ async def test_a_ticker_that_hangs_is_told_only_while_the_store_answers(
     try:
         assert await service.why_not_alive() is None
         monkeypatch.setattr("later.worker.ticker.HANGS_AFTER_S", -1.0)
+        monkeypatch.setattr("later.daemon.service.GRACE_S", 0.0)
         error = await service.why_not_alive()
-        others = await service.why_not_alive(["expiry"])
+        others = await service.why_not_alive(AsyncMock(return_value=["expiry"]))
     finally:
         await ticker.cancel()
         await service.stop()
     assert (error is None) == is_away
     assert is_away or str(error) == "no tick has ended for more than a minute: delay"
     assert is_away or str(others) == "no tick has ended for more than a minute: delay, expiry"
+
+
+async def test_a_process_that_was_stopped_for_a_minute_gets_time_to_end_its_ticks(
+    store: StoreFixture, server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Probes that came meanwhile are answered first, in its own processes and in the others."""
+    metrics = Metrics()
+    config = load("serve", {"redis": server_url, "shards": str(len(store.keys.shards))}, {})
+    service = Service(config, metrics, health=HEALTH, fail=AsyncMock())
+    goes_on = asyncio.Event()
+
+    async def tick(now: int) -> TickResult:
+        await goes_on.wait()
+        await store.redis.ping()
+        return TickResult(0, None)
+
+    others = AsyncMock(side_effect=[["expiry"], []])
+    ticker = Ticker.on_local_clock("delay", tick, 100, metrics.count_tick_error)
+    start_tickers([ticker], metrics)
+    monkeypatch.setattr(ticker, "_last_end_s", time.monotonic() - 100)
+    asyncio.get_running_loop().call_later(0.02, goes_on.set)
+    try:
+        assert service.hung_tickers() == ["delay"]
+        assert await service.why_not_alive(others) is None
+    finally:
+        await ticker.cancel()
+        await service.stop()
 
 
 async def test_the_port_stays_open_for_a_while_after_a_stop_has_begun() -> None:
