@@ -30,7 +30,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install run test test-base test-lowest test-spark test-system test-console test-zaqar test-all lint type check bench lock clean
+.PHONY: help install run test test-base test-lowest test-spark test-system test-console test-zaqar test-all lint type check bench console lock clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -85,6 +85,9 @@ check: lint type test-all ## Run lint, type and test-all, which must pass before
 
 bench: $(venv)/.dev ## Measure later and its references; QUICK=1 takes minutes, ARGS="--only create,query" selects rows
 	$(python) -m scripts.bench $(if $(QUICK),--quick) $(ARGS)
+
+console: $(venv)/.dev ## Start later with made-up data, to look at its console; it ends with Ctrl-C
+	@exec $(python) -m scripts.console_example
 
 lock: $(venv)/bin/uv ## Write the lock files from pyproject.toml; ARGS=--upgrade for newer versions
 	$(compile) $(ARGS) --extra build --extra server -o requirements.txt pyproject.toml
