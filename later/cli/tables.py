@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from later.cli.console import printable
 
-
-_EIGHTHS = ["", *"▏▎▍▌▋▊▉"]
+_EIGHTHS: list[str] = ["", *"▏▎▍▌▋▊▉"]
 """The ends of bars, by the eighths of a character."""
 
 
