@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from later.core.heartbeat import Heartbeat, decode_heartbeat, encode_heartbeat
+from later.store import scripts
 from later.store.client import StoreClient
 from later.store.codec import pairs
 from later.store.keys import Keys
 from later.store.scripts import Command
-from later.store.stats import FORGET_WORKER_MS, SLICE, heartbeat_commands
+from later.store.stats import FORGET_WORKER_MS, SLICE, heartbeat_command
 
 TRIM_EVERY_MS = 600_000
 """How often an instance removes those that sent no heartbeat for `FORGET_WORKER_MS`."""
@@ -35,11 +36,12 @@ class InstanceBook:
 
     async def send(self, instance: str, heartbeat: Heartbeat, *, delivers: bool) -> None:
         """Write a heartbeat; one that delivers counts as a worker."""
-        commands: list[Command] = [("HSET", self._keys.instances, instance, encode_heartbeat(heartbeat))]
-        if delivers:
-            commands += heartbeat_commands(self._keys, instance, heartbeat.at)
+        commands = [
+            scripts.TELL_INSTANCE.call([self._keys.instances], [instance, encode_heartbeat(heartbeat)]),
+            heartbeat_command(self._keys, instance if delivers else "", heartbeat.at),
+        ]
         await self._client.execute_all("heartbeat", commands)
-        if heartbeat.at - self._trimmed_at >= TRIM_EVERY_MS:
+        if not 0 <= heartbeat.at - self._trimmed_at < TRIM_EVERY_MS:
             await self._trim(heartbeat.at)
             self._trimmed_at = heartbeat.at
 
@@ -60,7 +62,7 @@ class InstanceBook:
         )
 
     async def _trim(self, now: int) -> None:
-        """Remove instances that were killed long ago, and what cannot be read."""
+        """Remove instances that were killed long ago, or before the clock was set back, and what cannot be read."""
         told = await self._client.execute("heartbeat", ("HGETALL", self._keys.instances))
         decoded = {name: decode_heartbeat(data) for name, data in told.items()}
         stale = [name for name, heartbeat in decoded.items() if _is_stale(heartbeat, now)]
@@ -69,4 +71,4 @@ class InstanceBook:
 
 
 def _is_stale(heartbeat: Heartbeat | None, now: int) -> bool:
-    return heartbeat is None or heartbeat.at <= now - FORGET_WORKER_MS
+    return heartbeat is None or not now - FORGET_WORKER_MS < heartbeat.at < now + FORGET_WORKER_MS

@@ -221,7 +221,7 @@ class Stats:
 
     async def heartbeat(self, instance: str, now: int) -> None:
         """Record that this worker is alive."""
-        await self._execute_in_slices(heartbeat_commands(self._keys, instance, now))
+        await self._execute_in_slices([heartbeat_command(self._keys, instance, now)])
 
     async def remove_worker(self, instance: str) -> None:
         """Record that this worker has stopped."""
@@ -279,12 +279,9 @@ class Stats:
         return answers
 
 
-def heartbeat_commands(keys: Keys, instance: str, now: int) -> list[Command]:
-    """Return the commands that record that a worker is alive, and forget those that are gone."""
-    return [
-        ("ZREMRANGEBYSCORE", keys.workers, "-inf", now - FORGET_WORKER_MS),
-        ("ZADD", keys.workers, now, instance),
-    ]
+def heartbeat_command(keys: Keys, instance: str, now: int) -> Command:
+    """Return the command that records that a worker is alive ("": none is), and forgets those that are gone."""
+    return scripts.HEARTBEAT.call([keys.workers], [instance, now, now - FORGET_WORKER_MS, now + FORGET_WORKER_MS])
 
 
 class _WakeSet(NamedTuple):

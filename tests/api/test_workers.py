@@ -62,6 +62,23 @@ async def test_one_that_was_killed_long_ago_is_removed_from_the_store(api: ApiFi
     assert [*await api.redis.hgetall(api.keys.instances)] == [b"alpha:1"]
 
 
+async def test_one_that_was_killed_before_the_clock_was_set_back_is_removed(api: ApiFixture) -> None:
+    ahead = msgspec.structs.replace(BEAT, at=BEAT.at + FORGET_WORKER_MS)
+    await api.store.instances.send("killed", ahead, delivers=True)
+    await api.store.instances.send("alpha:1", BEAT, delivers=False)
+    assert await names(api) == ["alpha:1"]
+
+
+async def test_a_process_is_shown_although_the_memory_of_the_store_is_full(api: ApiFixture) -> None:
+    await api.store.instances.send("alpha:0", BEAT, delivers=True)
+    await api.redis.config_set("maxmemory", 1)
+    try:
+        await api.store.instances.send("alpha:1", BEAT, delivers=True)
+    finally:
+        await api.redis.config_set("maxmemory", 0)
+    assert await names(api) == ["alpha:0", "alpha:1"]
+
+
 async def test_a_key_of_a_namespace_sees_no_workers() -> None:
     async with serve_api(authorization=NamedCallers()) as api:
         status, answer = await Tenant(api, "alpha").get("/workers")

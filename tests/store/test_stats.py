@@ -175,6 +175,22 @@ class TestWorkers:
         await store.stats.heartbeat("two", NOW + FORGET_WORKER_MS)
         assert list(await store.stats.workers()) == ["two"]
 
+    async def test_one_whose_heartbeat_is_ahead_of_the_clock_that_was_set_back_is_not_listed(
+        self, store: StoreFixture
+    ) -> None:
+        await store.stats.heartbeat("killed", NOW + FORGET_WORKER_MS)
+        await store.stats.heartbeat("one", NOW)
+        assert await store.stats.workers() == {"one": NOW}
+
+    async def test_a_store_whose_memory_is_full_takes_heartbeats(self, store: StoreFixture) -> None:
+        await store.stats.heartbeat("one", NOW - 1)
+        await ask(store, [("CONFIG", "SET", "maxmemory", 1)])
+        try:
+            await store.stats.heartbeat("one", NOW)
+        finally:
+            await ask(store, [("CONFIG", "SET", "maxmemory", 0)])
+        assert await store.stats.workers() == {"one": NOW}
+
 
 async def test_server_facts_name_the_server(store: StoreFixture, server_url: str) -> None:
     facts = await store.stats.server_facts()
