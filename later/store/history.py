@@ -162,7 +162,8 @@ class HistoryStore:
     ) -> list[bytes]:
         """Return what slots hold, encoded; b"" where nobody wrote. Callers at the same time share what one reads."""
         async with self._reading:
-            found = {slot: past.slots[slot] for slot in slots if slot in past.slots}
+            settled = now - resolution.length_ms - SETTLED_AFTER_MS
+            found = {slot: past.slots[slot] for slot in slots if slot <= settled and slot in past.slots}
             missing = [(slot, key) for slot, key in zip(slots, keys, strict=True) if slot not in found]
             for start in range(0, len(missing), SLICE):
                 some = missing[start : start + SLICE]
@@ -170,10 +171,10 @@ class HistoryStore:
                 answers = await self._client.execute_all("read_history", commands)
                 for (slot, _), answer in zip(some, answers, strict=True):
                     found[slot] = past.encode(answer) if answer else b""
-                    if slot + resolution.length_ms + SETTLED_AFTER_MS <= now:
+                    if slot <= settled:
                         past.slots[slot] = found[slot]
             if missing:
-                past.forget(now)
+                past.forget(now, settled)
         return [found[slot] for slot in slots]
 
 
@@ -185,9 +186,9 @@ class _PastSlots:
         self.encode = encode
         self._kept_ms = kept_ms
 
-    def forget(self, now: int) -> None:
-        """Forget the slots that the store does not keep any longer."""
-        for slot in [slot for slot in self.slots if slot + self._kept_ms < now]:
+    def forget(self, now: int, settled: int) -> None:
+        """Forget the slots that the store does not keep any longer, and those that a clock set back brings again."""
+        for slot in [slot for slot in self.slots if not now - self._kept_ms <= slot <= settled]:
             del self.slots[slot]
 
 

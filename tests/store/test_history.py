@@ -134,6 +134,13 @@ async def test_a_past_slot_is_read_once(store: StoreFixture) -> None:
     assert read == again
 
 
+async def test_a_slot_that_was_past_before_the_clock_was_set_back_is_read_again(store: StoreFixture) -> None:
+    await store.history.read(SHORT, AT, AFTER_SHORT + 1_000_000)
+    await store.history.read(SHORT, AT, AT + SHORT.length_ms + 3000)
+    await store.history.add(AT, NOW, HistoryEntry(counts={"c": 1}))
+    assert await store.history.read(SHORT, AT, AFTER_SHORT) == [{"c": 1, "p": 1}, None, None]
+
+
 async def test_a_slot_that_may_still_be_written_is_read_again(store: StoreFixture) -> None:
     now = AT + SHORT.length_ms + 3000
     await store.history.add(AT, NOW, HistoryEntry(counts={"c": 1}))
