@@ -13,7 +13,7 @@ SAME_HOLD_MS = 1000
 RESUME_MS = 1600
 """How long after a pause its topics may still be held: until a worker has resumed them."""
 MAX_HOLDS = 10_000
-"""Topics that are remembered before those whose holds are over are dropped."""
+"""Topics that are remembered at least before those whose holds are over are dropped."""
 
 
 class _Hold(NamedTuple):
@@ -36,6 +36,8 @@ class HoldHistory:
         self._namespaces: dict[str, _Hold] = {}
         """Pauses of whole namespaces."""
         self._policies: Policies | None = None
+        self._drop_above = MAX_HOLDS
+        """The number of topics above which those are dropped whose holds are over."""
 
     @property
     def is_empty(self) -> bool:
@@ -58,8 +60,9 @@ class HoldHistory:
         last = self._holds.get(topic)
         since = last.since if last is not None and self._goes_on(last, now) else now
         self._holds[topic] = _Hold(kind, since, until)
-        if len(self._holds) > MAX_HOLDS:
+        if len(self._holds) > self._drop_above:
             self._holds = {topic: hold for topic, hold in self._holds.items() if self._goes_on(hold, now)}
+            self._drop_above = max(MAX_HOLDS, 2 * len(self._holds))  # or each of many more would look at all others
 
     def current(self, topic: str, now: int) -> Held:
         """Return what holds the topic now, or did a moment ago."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from later.core.held import Held
 from later.core.policy import DEFAULT_POLICY
 from later.core.policy_scopes import Policies, PolicyScope, Settings, namespace_scope, topic_scope
@@ -75,3 +77,17 @@ def test_tasks_of_a_topic_that_was_pulled_were_held_by_a_pause() -> None:
         history.add_ended_pauses(policies, NOW)
     assert history.held_by("order", NOW - 60_000, NOW) is Held.PAUSE
     assert history.held_by("other", NOW - 60_000, NOW) is Held.NO
+
+
+def test_topics_that_are_held_at_once_are_looked_through_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, number = [0], 3 * MAX_HOLDS
+
+    def goes_on(self: HoldHistory, hold: object, now: int) -> bool:
+        looks[0] += 1
+        return True
+
+    history = HoldHistory()
+    monkeypatch.setattr(HoldHistory, "_goes_on", goes_on)
+    for n in range(number):
+        history.add(f"t{n}", Held.PAUSE, NOW, NOW)
+        assert looks[0] < 2 * number
