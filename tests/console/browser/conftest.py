@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.console.browser.console_page import ConsolePage, open_console
 from tests.console.browser.sample_data import fill
@@ -15,6 +15,8 @@ from tests.system.daemons import Daemon, run_up
 
 HERE = Path(__file__).parent
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+PATIENCE_MS = 20_000
+"""How long a test waits for what it expects: processes of other tests may keep the machine busy."""
 NO_CHROMIUM = "needs a Chromium: install chromium-headless-shell (Debian: apt install chromium-headless-shell)"
 
 
@@ -31,6 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        expect.set_options(timeout=PATIENCE_MS)
         yield browser
         browser.close()
 

@@ -11,6 +11,12 @@ from playwright.sync_api import expect as expect_of
 
 WATCH_POLICY = """addEventListener("securitypolicyviolation",
     event => console.error(`content policy: ${event.violatedDirective} ${event.blockedURI}`));"""
+WATCH_ANNOUNCEMENTS = """addEventListener("DOMContentLoaded", () => {
+    const region = document.getElementById("announcements");
+    const note = () => { if (region.textContent) globalThis.announced.push(region.textContent); };
+    globalThis.announced = [];
+    new MutationObserver(note).observe(region, {childList: true, characterData: true, subtree: true});
+});"""
 STATUS_MESSAGE = "Failed to load resource: the server responded with a status of"
 """The message that Chromium logs for each answer that is an error, which tests may ask for."""
 
@@ -29,6 +35,7 @@ class ConsolePage:
         self.strangers: list[str] = []
         self.requests: list[str] = []
         page.add_init_script(WATCH_POLICY)
+        page.add_init_script(WATCH_ANNOUNCEMENTS)
         page.on("console", self._note_message)
         page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
         page.on("request", self._note_request)
@@ -63,6 +70,10 @@ class ConsolePage:
         expect_of(self.page.locator("main h1").first).to_be_visible()
         self.page.wait_for_load_state("networkidle")
 
+    def announced(self) -> list[str]:
+        """Return what the live region has said since the page was loaded."""
+        return list(self.page.evaluate("globalThis.announced"))
+
     def calls(self) -> list[str]:
         """Return the requests that are no files."""
         return [request for request in self.requests if "/console/" not in request]
@@ -76,7 +87,7 @@ class ConsolePage:
 def open_console(browser: Browser, url: str, **options: Any) -> Iterator[ConsolePage]:
     """Open an empty page in a context of its own, and check at the end what happened on it."""
     context = browser.new_context(**options)
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(20_000)
     try:
         opened = ConsolePage(context.new_page(), url)
         yield opened

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useId, useLayoutEffect, useRef, useState } from "./html.js";
 import { ErrorNotice } from "./components.js";
+import { keepFocus } from "./focus.js";
 import { words } from "./words.js";
 
 /** A modal dialog. `onClose` is also called for Escape. */
@@ -9,13 +10,13 @@ export function Dialog({ title, onClose, children, className = "" }) {
   const id = useId();
   const dialog = useRef(null);
   useLayoutEffect(() => {
-    const before = document.activeElement;
+    const giveBack = keepFocus();
     const shown = dialog.current;
     shown.showModal();
     shown.querySelector("[data-focus]")?.focus();
     return () => {
       shown.close(); // while it is open, nothing beside it takes the focus
-      if (before?.isConnected) before.focus();
+      giveBack();
     };
   }, []);
   const cancel = (event) => {

@@ -9,7 +9,7 @@ import { words } from "./words.js";
 export function KeysDialog({ onClose }) {
   const shown = new Map();
   for (const { key, help } of useObservable(shortcuts)) if (help) shown.set(key, help);
-  if (shown.has("x")) shown.set("Enter", words.keys.enter);
+  if (document.querySelector("main tbody a")) shown.set("Enter", words.keys.enter);
   return html`<${Dialog} title=${words.keys.title} onClose=${onClose}>
     <table class="keys"><thead class="visually-hidden"><tr><th scope="col">${words.keys.key}</th>
       <th scope="col">${words.keys.does}</th></tr></thead>

@@ -1,5 +1,6 @@
 // Tables with headers, sorting, selection, and keys: j and k move, x selects, Enter opens.
 
+import { rowTarget } from "./focus.js";
 import { html, useRef } from "./html.js";
 import { useShortcut } from "./keyboard.js";
 import { words } from "./words.js";
@@ -68,15 +69,14 @@ function SelectAll({ rows, keyOf, selection }) {
     onChange=${toggle} aria-label=${words.table.selectAll} /></label>`;
 }
 
-/** Let j and k move the focus over the rows' links, and x select the row of the focus; Enter opens, as on any link. */
+/** Let j and k move the focus over the rows, and x select the row of the focus; Enter opens, as on any link. */
 function useRowKeys(body, selection) {
-  const target = (row) => row.querySelector("th a, a, button, input");
   const current = () => document.activeElement?.closest?.("tr");
   const move = (step) => {
     const rows = [...(body.current?.rows ?? [])];
     const at = rows.indexOf(current());
     const next = rows[at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.max(0, Math.min(rows.length - 1, at + step))];
-    if (next) target(next)?.focus();
+    if (next) rowTarget(next).focus();
   };
   useShortcut("j", () => move(1), words.keys.next);
   useShortcut("k", () => move(-1), words.keys.previous);
@@ -85,5 +85,5 @@ function useRowKeys(body, selection) {
     if (!selection || !body.current?.contains(row)) return false;
     row.querySelector(".cell-select input")?.click();
     return true;
-  }, words.keys.select);
+  }, selection ? words.keys.select : "");
 }
