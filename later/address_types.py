@@ -6,10 +6,11 @@ import ipaddress
 import re
 from contextlib import suppress
 from typing import NamedTuple
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from later.option_types import OptionType, option_type
 
+_ADDRESS_TEXT = r"(?:\[[^\[\]]*\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
 _USERINFO = r"(?:%[0-9A-Fa-f]{2}|[A-Za-z0-9._~!$&'()*+,;=-])*"
 _PROXY = re.compile(rf"https?://(?:{_USERINFO}(?::{_USERINFO})?@)?{_ADDRESS.pattern}/?", re.IGNORECASE)
@@ -18,10 +19,25 @@ _ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST_PORT_PATH = re.compile(r"(\[[^\[\]]*\]|[^:\[\]/]*)(:[0-9]*)?(/.*)?")
+_HOSTS_PATH = re.compile(rf"{_ADDRESS_TEXT}(,{_ADDRESS_TEXT})*(/.*)?")
 _NOT_IN_URL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _REDIS_PARAMETERS = {"db", "username", "password"}
 _TLS_PARAMETERS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
 """Parameters allowed in a store URL. The client of Redis accepts any, but an unknown one fails each connection."""
+_SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+_SENTINEL_PARAMETERS = ("sentinel_user", "sentinel_password")
+_SENTINELS = re.compile(
+    r"(?P<userinfo>[^/?#@]*@)?(?P<hosts>[^/?#@]+)/(?P<service>[A-Za-z0-9._-]{1,100})(/(?P<database>[0-9]{1,9})?)?"
+    r"(\?(?P<query>[^#]*))?"
+)
+_SENTINEL_FORM = (
+    "redis+sentinel://user:password@HOST:PORT,HOST:PORT/SERVICE/DATABASE: the sentinels, each with its port, and the "
+    "name of the service that they watch"
+)
+_STORE_FORM = (
+    "a redis://, rediss://, redis+sentinel:// or unix:// URL, like redis://user:password@127.0.0.1:6379/0, "
+    "with special characters of the password percent-encoded"
+)
 
 
 class Address(NamedTuple):
@@ -104,6 +120,41 @@ def proxy_url(text: str) -> str | None:
     return text
 
 
+class SentinelUrl(NamedTuple):
+    """The parts of a URL of sentinels: `redis+sentinel://[user:password@]HOST:PORT[,HOST:PORT…]/SERVICE[/DATABASE]`."""
+
+    sentinels: tuple[Address, ...]
+    service: str
+    server_url: str
+    """The URL of the primary, with everything but its host: `redis://user:password@primary/0`."""
+    username: str | None
+    password: str | None
+    """The user and the password that sentinels ask for."""
+
+
+def split_sentinel_url(text: str) -> SentinelUrl | None:
+    """Return the parts of a URL of sentinels; None for other URLs.
+
+    Raises:
+        ValueError: a part is missing or wrong; the text says what is expected.
+    """
+    scheme, _, rest = text.partition("://")
+    if scheme not in _SENTINEL_SCHEMES:
+        return None
+    match = _SENTINELS.fullmatch(rest)
+    if match is None:
+        raise ValueError(_SENTINEL_FORM)
+    try:
+        sentinels = tuple(address(host) for host in match["hosts"].split(","))
+    except ValueError:
+        raise ValueError(_SENTINEL_FORM) from None
+    parameters = dict(parse_qsl(match["query"] or "", keep_blank_values=True))
+    login = {name: parameters.pop(name, None) or None for name in _SENTINEL_PARAMETERS}
+    query = f"?{urlencode(parameters)}" if parameters else ""
+    server_url = f"{_SENTINEL_SCHEMES[scheme]}://{match['userinfo'] or ''}primary/{match['database'] or 0}{query}"
+    return SentinelUrl(sentinels, match["service"], server_url, login["sentinel_user"], login["sentinel_password"])
+
+
 @option_type("URL")
 def events_url(text: str) -> str | None:
     """Read the URL of a receiver of operator events, which may have a query; `none` is none."""
@@ -118,14 +169,20 @@ def events_url(text: str) -> str | None:
 @option_type("URL")
 def store_url(text: str) -> str:
     scheme = text.partition("://")[0]
-    if scheme in ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"):
-        raise ValueError(f"a redis://, rediss:// or unix:// URL: {scheme}:// is not supported yet")
+    if scheme in ("redis+cluster", "rediss+cluster"):
+        raise ValueError(f"a redis://, rediss://, redis+sentinel:// or unix:// URL: {scheme}:// is not supported yet")
+    if _NOT_IN_URL.search(text):
+        raise ValueError(_STORE_FORM)
+    sentinel_url = split_sentinel_url(text)
+    _check_server_url(text if sentinel_url is None else sentinel_url.server_url)
+    return text
+
+
+def _check_server_url(text: str) -> None:
+    """Check the URL of one server. Raises ValueError."""
     url = _split_url(text)
     if url is None or url.scheme not in ("redis", "rediss", "unix") or url.fragment:
-        raise ValueError(
-            "a redis://, rediss:// or unix:// URL, like redis://user:password@127.0.0.1:6379/0, "
-            "with special characters of the password percent-encoded"
-        )
+        raise ValueError(_STORE_FORM)
     if url.scheme == "unix":
         if url.hostname or len(url.path) < 2:
             raise ValueError("unix:///PATH, with three slashes")
@@ -137,7 +194,6 @@ def store_url(text: str) -> str:
         raise ValueError(f"only these parameters in a {url.scheme}:// URL: {', '.join(sorted(allowed))}")
     if not re.fullmatch("[0-9]{1,9}", parameters.get("db", "0")):
         raise ValueError("a number as the URL's db")
-    return text
 
 
 def _split_url(text: str) -> SplitResult | None:
@@ -160,6 +216,7 @@ def mask_url(url: str) -> str:
     if "@" in tail:  # either an unescaped ? in the password, or an @ in the query
         return f"{start}***"
     _, at, location = head.rpartition("@")
-    if not _HOST_PORT_PATH.fullmatch(location):
+    form = _HOSTS_PATH if start.removesuffix("://") in _SENTINEL_SCHEMES else _HOST_PORT_PATH
+    if not form.fullmatch(location):
         location = "***"
     return start + ("***@" if at else "") + location + ("?***" if question else "")

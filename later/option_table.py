@@ -98,7 +98,7 @@ def _policy_option(
 
 OPTIONS = (
     Option("redis", "store_url", store_url, "redis://127.0.0.1:6379/0", STORE_COMMANDS - {DEV},
-           "URL of the store: redis://, rediss:// or unix://. A password is safer in the environment."),
+           "URL of the store: redis://, redis+sentinel:// or unix://. A password is safer in the environment."),
     Option("data", "data", path, "./later-data", STORE_COMMANDS, "Directory of the embedded store."),
     Option("listen", "listen", address, "127.0.0.1:8080", API_COMMANDS, "Address of the API; port 0: any free port."),
     Option("auth", "auth", choice("auto", "keys", "off"), "auto", DAEMON_COMMANDS,

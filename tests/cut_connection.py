@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis.exceptions
 
-from later.store.client import Connections, RoundTrip
+from later.store.connections import Connections, RoundTrip
 from later.store.scripts import Command
 
 

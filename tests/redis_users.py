@@ -27,6 +27,12 @@ def user_rules() -> dict[str, list[str]]:
     return {name: rules for _, name, *rules in lines if name != "default"}
 
 
+def user_lines() -> list[str]:
+    """Return the lines of all users, with those that the file has as comments: of sentinels and replicas."""
+    lines = [line.removeprefix("# ") for line in configuration_with_passwords().splitlines()]
+    return [line for line in lines if line.startswith("user ")]
+
+
 def commands_of(user: str) -> set[str]:
     """Return the commands that a user may run."""
     return {rule[1:] for rule in user_rules()[user] if rule.startswith("+") and not rule.startswith("+@")}

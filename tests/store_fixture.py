@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from later.core.clock import Clock
 from later.core.policy import DEFAULT_POLICY, Policy
-from later.store.client import connect
+from later.store.connections import connect
 from later.store.keys import Bucket
 from later.store.open import Store, connect_store
 from later.store.permits import Permits

@@ -314,7 +314,8 @@ PREFIX = r"expected 1 to 64 characters without white space, control characters o
 WRONG_PREFIXES = ("", "a b", "{a}", "a*", "a?", "a[", "a\\", "a^", "a\n", "\ud800", "a" * 65)
 PROXY_URL = "expected http://HOST:PORT, like http://proxy.internal:3128 or http://user:password@proxy.internal:3128"
 GUARD_RULES = "expected networks, addresses, names or zones, like 10.1.0.0/16,shop.internal,*.pods"
-STORE_URL = "expected a redis://, rediss:// or unix:// URL"
+STORE_URL = "expected a redis://, rediss://, redis+sentinel:// or unix:// URL"
+SENTINEL_URL = "expected redis+sentinel://user:password@HOST:PORT,HOST:PORT/SERVICE/DATABASE: the sentinels"
 HTTP_URL = "expected an http or https URL with a host and without user:password@"
 
 
@@ -379,7 +380,9 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("redis", "redis://a?foo=1", "expected only these parameters in a redis:// URL: db, password, username"),
         ("redis", "redis://a?ssl_ca_certs=x", "expected only these parameters in a redis:// URL: "),
         ("redis", "unix:///a?db=x", "expected a number as the URL's db"),
-        ("redis", "redis+sentinel://a/0", f"{STORE_URL}: redis+sentinel:// is not supported yet"),
+        ("redis", "redis+sentinel://a/0", SENTINEL_URL),
+        ("redis", "redis+sentinel://a:1", SENTINEL_URL),
+        ("redis", "rediss+sentinel://a:1,b/orders", SENTINEL_URL),
         ("redis", "redis+cluster://a", f"{STORE_URL}: redis+cluster:// is not supported yet"),
         ("http-client", "httpx", "--http-client httpx: expected own or aiohttp"),
         ("proxy", "a:3128", PROXY_URL),

@@ -60,7 +60,7 @@ from later.core.task_view import DeadLetterView, FailureView, LastErrorView, Tas
 from later.handlers.handler_metrics import HandlerMetrics
 from later.metrics import Metrics
 from later.option_table import OPTIONS
-from later.store.url import PASSWORD, PASSWORD_FILE
+from later.store.url import PASSWORD, PASSWORD_FILE, SENTINEL_PASSWORD
 from later.testing.plugin import MARKER
 from later.testing.plugin import NAME as APPLICATION
 from tests.builders import NOW, a_task
@@ -312,7 +312,7 @@ def test_a_command_line_has_only_options_of_its_command(document: Path) -> None:
 @every_document
 def test_every_named_environment_variable_exists(document: Path) -> None:
     assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {
-        *(PASSWORD, PASSWORD_FILE, ROOT_KEY_VARIABLE, KEY, OF_RECEIVERS),
+        *(PASSWORD, PASSWORD_FILE, SENTINEL_PASSWORD, ROOT_KEY_VARIABLE, KEY, OF_RECEIVERS),
         *("LATER_CONFIG", "LATER_CALLBACK", *TASK_VARIABLES),
     } | {option.variable for option in OPTIONS}
 

@@ -19,7 +19,7 @@ from later.core.errors import ConfigError, StoreMismatch
 from later.daemon.certificates import ServerCertificate, read_client_tls
 from later.daemon.signing_key import read_masters
 from later.regular_file import MAX_MIB, read_regular_file
-from later.store.client import connect
+from later.store.connections import connect
 from later.store.url import password_from_environ
 
 READERS: dict[str, Callable[[Path], object]] = {

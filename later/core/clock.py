@@ -88,7 +88,8 @@ class Clock:
         self._measured_at: float | None = None
         self._wall_ahead = 0.0
         self._is_certain = True
-        """False if this machine's clocks moved apart while the last answer came: nobody knows how old it was."""
+        """False if the last answer may be wrong: this machine's clocks moved apart while it came, so that nobody knows
+        how old it was, or another server gave it."""
         self.moved_ms = 0
         """How far this clock is ahead of the store's own: 0, but on a store of `later dev`."""
 
@@ -131,6 +132,10 @@ class Clock:
         """Be ahead of the store's own clock by this much from now on."""
         self._low_ms += moved_ms - self.moved_ms
         self.moved_ms = moved_ms
+
+    def distrust(self) -> None:
+        """Forget how precisely the time is known: the store is another server now, whose clock may differ."""
+        self._is_certain = False
 
     def is_steady(self) -> bool:
         """Return True if `now` can be trusted: it was measured, and this machine's clocks have agreed since."""

@@ -105,6 +105,7 @@ class Service:
             self._instance,
             metrics.round_trip_observer,
             self.write_admission_limits if config.runs_api else None,
+            count_failover=metrics.store_failovers.inc,
             count_follow_ups=metrics.count_follow_ups,
             moves_clock=config.moves_clock,
             keep_failures=config.keep_failures,

@@ -26,7 +26,8 @@ from later.daemon.census import Census
 from later.daemon.shared_census import SharedCensus
 from later.metrics import Exposition, Metrics
 from later.store.admission import read_limits
-from later.store.client import StoreClient, connect
+from later.store.client import StoreClient
+from later.store.connections import connect
 from later.store.keys import Bucket
 from later.store.open import connect_store
 from later.store.policies import Replacement
@@ -87,6 +88,7 @@ class LocalDaemon:
             limits.policy,
             self._instance,
             self._metrics.round_trip_observer,
+            count_failover=self._metrics.store_failovers.inc,
             count_follow_ups=self._metrics.count_follow_ups,
         )
         self._census = SharedCensus(store, Census(store, self._metrics))

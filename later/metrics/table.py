@@ -156,10 +156,13 @@ class Metrics:
         self.event_loop_lag = histogram(
             "later_event_loop_lag_seconds", "How late the event loop runs what is due.", _LOOP_LAG_S
         ).labels()
-        self.store_round_trips = histogram(
-            "later_store_round_trip_duration_seconds",
-            "Time of round trips to the store, by verb.",
-            _STORE_S, label="verb",
+        self.store_failovers, self.store_round_trips = (
+            counter("later_store_failovers", "Times that another server became the store's primary."),
+            histogram(
+                "later_store_round_trip_duration_seconds",
+                "Time of round trips to the store, by verb.",
+                _STORE_S, label="verb",
+            ),
         )
         self.snapshot_age = gauge(
             "later_snapshot_age_seconds",

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
+from later.address_types import Address
 from later.core.clock import Clock, StoreTime
 from later.core.errors import StoreEmpty
 from later.core.past_failures import MAX_FAILURES
@@ -13,7 +14,8 @@ from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.audit_trail import AuditTrail
 from later.store.bulk_jobs import BulkJobs
 from later.store.claim_records import ClaimRecords
-from later.store.client import StoreClient, connect
+from later.store.client import StoreClient
+from later.store.connections import connect
 from later.store.cursor import Listing
 from later.store.dead_letter_topics import DeadLetterTopics
 from later.store.dead_letters import DeadLetters
@@ -185,6 +187,7 @@ def connect_store(
     after_check: Callable[[Execute], Awaitable[None]] | None = None,
     *,
     count_follow_ups: Callable[[str, int], None] = lambda field, count: None,
+    count_failover: Callable[[], None] = lambda: None,
     moves_clock: bool = False,
     keep_failures: int = MAX_FAILURES,
 ) -> Store:
@@ -204,6 +207,12 @@ def connect_store(
 
     redis = connect(settings.url, clock, settings.timeout_s)
     client = StoreClient(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)
+    if client.sentinels is not None:
+
+        async def count(before: Address, now: Address) -> None:
+            count_failover()
+
+        client.sentinels.on_failover.append(count)
     return build_store(client, clock, Keys(settings.prefix, shards), policy, instance, count_follow_ups, keep_failures)
 
 

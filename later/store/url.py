@@ -7,17 +7,23 @@ process that opens the store, or from a file there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from later.address_types import http_url, mask_url, store_url
+from later.address_types import http_url, mask_url, split_sentinel_url, store_url
 from later.core.errors import ConfigError
 from later.regular_file import read_regular_file
 from later.store.settings import StoreSettings
 
 PASSWORD = "LATER_REDIS_PASSWORD"
 PASSWORD_FILE = "LATER_REDIS_PASSWORD_FILE"
-STORE_SCHEMES = ("redis://", "rediss://", "unix://")
-_URLS = "http(s)://HOST:PORT of the API, or the store's redis(s)://HOST:PORT/DATABASE or unix:///PATH"
+SENTINEL_PASSWORD = "LATER_REDIS_SENTINEL_PASSWORD"
+STORE_SCHEMES = ("redis://", "rediss://", "redis+sentinel://", "rediss+sentinel://", "unix://")
+_URLS = (
+    "http(s)://HOST:PORT of the API, or the store's redis(s)://HOST:PORT/DATABASE, "
+    "redis(s)+sentinel://HOST:PORT,HOST:PORT/SERVICE/DATABASE or unix:///PATH"
+)
+_IN_QUERY = {"password": PASSWORD, "sentinel_password": SENTINEL_PASSWORD}
+"""Parameters that are passwords, and the variables that take their place."""
 
 
 def is_store_url(url: str) -> bool:
@@ -34,10 +40,12 @@ def check_url(url: str) -> str:
             raise ConfigError(f"url {mask_url(url)}: expected {error}") from None
     head, _, query = url.partition("?")
     userinfo = head.partition("://")[2].rpartition("@")[0]
-    if ":" in userinfo or "password" in parse_qs(query, keep_blank_values=True):  # before any of it may be shown
+    given = parse_qs(query, keep_blank_values=True)
+    secret = PASSWORD if ":" in userinfo else next((_IN_QUERY[name] for name in _IN_QUERY if name in given), None)
+    if secret is not None:  # before any of it may be shown
         raise ConfigError(
             f"url {mask_url(url)}: a password in an option shows up in plans and logs: "
-            f"put it into {PASSWORD}, or into a file that {PASSWORD_FILE} names, wherever the store is opened"
+            f"put it into {secret}{_or_file(secret)}, wherever the store is opened"
         )
     try:
         return str(store_url(url))
@@ -48,8 +56,12 @@ def check_url(url: str) -> str:
 def check_store_url(url: str) -> str:
     """Return a valid URL of the store, without a password. Raises ConfigError."""
     if not is_store_url(check_url(url)):
-        raise ConfigError(f"url {mask_url(url)}: expected the store's: redis://, rediss:// or unix://")
+        raise ConfigError(f"url {mask_url(url)}: expected the store's: {', '.join(STORE_SCHEMES)}")
     return url
+
+
+def _or_file(variable: str) -> str:
+    return f", or into a file that {PASSWORD_FILE} names" if variable == PASSWORD else ""
 
 
 def settings_from_url(url: str, prefix: str, timeout_s: float, environ: Mapping[str, str]) -> StoreSettings:
@@ -64,17 +76,28 @@ def settings_from_url(url: str, prefix: str, timeout_s: float, environ: Mapping[
         split = urlsplit(url)
         user, _, host = split.netloc.rpartition("@")
         url = urlunsplit(split._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
+    sentinel_password = environ.get(SENTINEL_PASSWORD) or None
+    if sentinel_password is not None and split_sentinel_url(url) is not None:
+        url += f"{'&' if '?' in url else '?'}sentinel_password={quote(sentinel_password, safe='')}"
     return StoreSettings(url=url, prefix=prefix, timeout_s=timeout_s)
 
 
-def split_password(url: str) -> tuple[str, str | None]:
-    """Return a store's URL without its password, which must not be passed on, and the password, or None."""
+def split_secrets(url: str) -> tuple[str, dict[str, str]]:
+    """Return a store's URL without its passwords, which must not be passed on, and each by the variable for it."""
+    secrets = dict[str, str]()
     netloc = urlsplit(url).netloc
     head, _, host = netloc.rpartition("@")
     user, colon, password = head.partition(":")
-    if not colon:
-        return url, None
-    return url.replace(netloc, f"{user}@{host}" if user else host, 1), unquote(password)
+    if colon:
+        secrets[PASSWORD] = unquote(password)
+        url = url.replace(netloc, f"{user}@{host}" if user else host, 1)
+    bare, _, query = url.partition("?")
+    parameters = parse_qsl(query, keep_blank_values=True)
+    kept = [(name, value) for name, value in parameters if name != "sentinel_password"]
+    if len(kept) < len(parameters):
+        secrets[SENTINEL_PASSWORD] = dict(parameters)["sentinel_password"]
+        url = f"{bare}?{urlencode(kept)}" if kept else bare
+    return url, secrets
 
 
 def password_from_environ(environ: Mapping[str, str]) -> str | None:

@@ -14,7 +14,8 @@ from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.core.policy import DEFAULT_POLICY
 from later.core.task import Task, new_id
-from later.store.client import StoreClient, connect
+from later.store.client import StoreClient
+from later.store.connections import connect
 from later.store.keys import Keys
 from later.store.open import build_store
 from later.store.tasks import Tasks

@@ -29,6 +29,7 @@ from tests.store_fixture import StoreFixture
 def store_status(**changes: Any) -> status.StoreStatus:
     built = status.StoreStatus(
         address="unix:///s",
+        primary=None,
         shards=1,
         server=ServerFacts("Valkey", "9.1.2", 1536, 0),
         persistence="appendonly",

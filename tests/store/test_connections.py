@@ -12,7 +12,8 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from later.core.clock import Clock
 from later.core.errors import StoreDown
-from later.store.client import MAX_CONNECTIONS, StoreClient, connect, stream_reader, translate
+from later.store.client import StoreClient, translate
+from later.store.connections import MAX_CONNECTIONS, connect, stream_reader
 from tests.store.store_proxy import Proxy
 
 TIMEOUT_S = 10.0

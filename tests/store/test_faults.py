@@ -15,7 +15,8 @@ import redis.exceptions as errors
 
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreFault, StoreMismatch
-from later.store.client import StoreClient, connect, translate
+from later.store.client import StoreClient, translate
+from later.store.connections import connect
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.schema import check_store

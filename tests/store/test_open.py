@@ -10,7 +10,8 @@ import pytest
 from later.core.clock import Clock
 from later.core.errors import StoreMismatch
 from later.store import schema
-from later.store.client import StoreClient, connect
+from later.store.client import StoreClient
+from later.store.connections import connect
 from later.store.schema import check_server, check_store, stored_shards
 from tests.builders import a_task
 from tests.cases import each_case

@@ -25,7 +25,7 @@ from tests.servers import shared_server
 
 STORE = Path(later.__file__).parent / "store"
 DAEMONS = ("later", "later-api", "later-worker")
-CONNECTION = {"ping", "select", "client|setname", "evalsha", "evalsha_ro", "script|load"}
+CONNECTION = {"ping", "role", "select", "client|setname", "evalsha", "evalsha_ro", "script|load"}
 """Commands that redis-py and the client need, whatever the verb."""
 OPERATOR_ONLY = {"config|get", "scan", "hscan", "pttl", "xrange"}
 """Commands of `status`, `doctor` and `audit`, which people run."""

@@ -13,7 +13,8 @@ import redis
 
 from later.core.clock import Clock
 from later.core.errors import StoreDown, StoreMismatch
-from later.store.client import MAX_CONNECTIONS, StoreClient, connect
+from later.store.client import StoreClient
+from later.store.connections import MAX_CONNECTIONS, connect
 from later.store.open import open_existing_store
 from later.store.schema import Execute, check_store
 from later.store.settings import StoreSettings

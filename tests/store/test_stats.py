@@ -12,7 +12,8 @@ import pytest
 from later.core.clock import Clock
 from later.core.policy import DEFAULT_POLICY
 from later.core.task import pack_id
-from later.store.client import StoreClient, connect
+from later.store.client import StoreClient
+from later.store.connections import connect
 from later.store.keys import Bucket, Keys, glob_escape
 from later.store.open import build_store
 from later.store.scripts import Command

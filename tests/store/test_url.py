@@ -16,7 +16,9 @@ HARD_PASSWORD = "p@ss/w:ö rd%25?#[&="
 
 
 @each_case("url", ["http://127.0.0.1:8080", "https://later.example/base", "redis://h", "redis://me@h:6379/3",
-                                 "rediss://[::1]:6380?ssl_cert_reqs=none", "unix:///run/store.sock?db=2"])  # fmt: skip
+                                 "rediss://[::1]:6380?ssl_cert_reqs=none", "unix:///run/store.sock?db=2",
+                                 "redis+sentinel://me@s1:26379,[::1]:26379/orders/2?sentinel_user=w",
+                                 "rediss+sentinel://s1:26379/orders?ssl_cert_reqs=none"])  # fmt: skip
 def test_a_url_without_a_password_is_accepted(url: str) -> None:
     assert check_url(url) == url
 
@@ -34,10 +36,21 @@ def test_a_password_in_a_url_is_refused_with_a_hint(url: str) -> None:
 
 
 @each_case("url", ["", "h:6379", "ftp://h", "redis://", "redis://h/x", "unix://h/s", "redis://h?host=x",
-                                 "redis://u:hush?@h", "http://me:hush@h", "http://h?token=hush", "//h"])  # fmt: skip
+                                 "redis://u:hush?@h", "redis+sentinel://s1:1", "redis+sentinel://s1/orders",
+                                 "redis+sentinel://s1:1,/orders", "redis+sentinel://s1:1/orders/x",
+                                 "redis+sentinel://s1:1/or ders", "redis+sentinel://s1:1/orders?nothing=hush",
+                                 "redis+sentinel://s1:99999/orders", "redis+cluster://h:1",
+                                 "http://me:hush@h", "http://h?token=hush", "//h"])  # fmt: skip
 def test_an_invalid_url_is_refused_without_its_secrets(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^url .*: expected .*(http|URL)") as refused:
         check_url(url)
+
+    assert "hush" not in str(refused.value)
+
+
+def test_a_password_of_sentinels_is_refused_with_a_hint() -> None:
+    with pytest.raises(ConfigError, match="LATER_REDIS_SENTINEL_PASSWORD") as refused:
+        check_url("redis+sentinel://s1:1/orders?sentinel_password=hush")
 
     assert "hush" not in str(refused.value)
 

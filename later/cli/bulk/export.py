@@ -9,7 +9,7 @@ from later.cli.bulk.job_options import (
     LaterAddress,
     SparkOptions,
     parse_output_directory,
-    password_in_environment,
+    secrets_in_environment,
     spark_options,
     store_options,
 )
@@ -69,7 +69,7 @@ def export(
         "partitionRows": partition_rows,
     }
     read_options = {name: str(value) for name, value in values.items() if value is not None}
-    with password_in_environment(address):
+    with secrets_in_environment(address):
         parse_read_options(read_options)  # refuses wrong values before Spark starts
         with (
             open_session(spark.master, spark.conf, "later bulk export") as session,

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -63,15 +64,15 @@ class SparkOptions(NamedTuple):
 class LaterAddress(NamedTuple):
     """The address of the API (http, https) or of the store.
 
-    `prefix` is that of the store's keys, `timeout_s` how long an answer may take, in seconds. `password` is the
-    store's, None if the URL of the configuration has none. `key_file` names the file of the API's key, if it is in one,
-    `ca` that of authorities to trust besides the machine's.
+    `prefix` is that of the store's keys, `timeout_s` how long an answer may take, in seconds. `secrets` are the
+    passwords in the store's URL of the configuration, by the environment's variables for them. `key_file` names the
+    file of the API's key, if it is in one, `ca` that of authorities to trust besides the machine's.
     """
 
     url: str
     prefix: str
     timeout_s: float
-    password: str | None = None
+    secrets: Mapping[str, str] = MappingProxyType({})
     key_file: str | None = None
     ca: str | None = None
 
@@ -288,7 +289,7 @@ def load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAd
     Raises ConfigError.
     """
     from later.embedded import socket_url
-    from later.store.url import check_store_url, split_password
+    from later.store.url import check_store_url, split_secrets
 
     if url is not None:
         if flags["redis"] is not None or flags["data"] is not None:
@@ -296,25 +297,30 @@ def load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAd
         flags = flags | {"redis": check_store_url(url)}
     config = load(STORE_COMMAND, flags, os.environ)
     store_url = socket_url(config.data) if config.data_given else config.store_url
-    password = None
+    secrets: Mapping[str, str] = {}
     if flags["redis"] is None:
-        store_url, password = split_password(store_url)
-    return LaterAddress(check_store_url(store_url), config.prefix, config.store_timeout_ms / 1000, password)
+        store_url, secrets = split_secrets(store_url)
+    return LaterAddress(check_store_url(store_url), config.prefix, config.store_timeout_ms / 1000, secrets)
 
 
 @contextmanager
-def password_in_environment(address: LaterAddress) -> Iterator[None]:
-    """Put the address's password into the environment, where Spark's processes look for it, unless one is there."""
+def secrets_in_environment(address: LaterAddress) -> Iterator[None]:
+    """Put the address's passwords into the environment, where Spark's processes look, unless others are there."""
     from later.store.url import PASSWORD, password_from_environ
 
-    if not address.password or password_from_environ(os.environ) is not None:
-        yield
-        return
-    previous = os.environ.get(PASSWORD)
-    os.environ[PASSWORD] = address.password
+    is_given = password_from_environ(os.environ) is not None
+    added = {
+        name: value
+        for name, value in address.secrets.items()
+        if value and not (is_given if name == PASSWORD else os.environ.get(name))
+    }
+    previous = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
     try:
         yield
     finally:
-        os.environ.pop(PASSWORD)
-        if previous is not None:
-            os.environ[PASSWORD] = previous
+        for name, value in previous.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

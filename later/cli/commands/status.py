@@ -71,6 +71,8 @@ class StoreStatus(NamedTuple):
     """The status of a store. `processes` are in the order of their names; `topics` has no order."""
 
     address: str
+    primary: str | None
+    """The address of the server that sentinels name; None if the store has none."""
     shards: int
     server: ServerFacts
     persistence: str
@@ -110,6 +112,7 @@ async def read_status(store: Store, address: str) -> StoreStatus:
     policies, topics = await store.policies.read(), await store.stats.counts(now)
     return StoreStatus(
         address=address,
+        primary=None if store.client.sentinels is None else str(store.client.sentinels.used),
         shards=len(store.keys.shards),
         server=await store.stats.server_facts(),
         persistence=await store.stats.persistence(),
@@ -140,6 +143,7 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
     result = {
         "store": {
             "address": report.address,
+            "primary": report.primary,
             "name": server.name,
             "version": server.version,
             "memory_bytes": server.memory,
@@ -194,7 +198,8 @@ def print_text(report: StoreStatus, max_topics: int) -> None:
     server = report.server
     max_memory = f" of {format_size(server.max_memory)}" if server.max_memory else ", no limit set"
     shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
-    print(f"store    {server.name} {server.version} at {printable(report.address)}, {shards}")
+    primary = "" if report.primary is None else f" (primary {printable(report.primary)})"
+    print(f"store    {server.name} {server.version} at {printable(report.address)}{primary}, {shards}")
     print(f"memory   {format_size(server.memory)}{max_memory}")
     print(f"writes   {printable(report.persistence)}")
     print(f"workers  {report.alive_workers} alive" if report.alive_workers else f"workers  {NO_WORKER}")

@@ -10,18 +10,20 @@ from typing import Any
 import click
 import pytest
 
+from later.address_types import Address, SentinelUrl, split_sentinel_url
 from later.bulk.spark import preflight
 from later.bulk.spark.preflight import SparkMissing
 from later.cli.bulk.job_options import (
     LaterAddress,
     SparkOptions,
     address_options,
-    password_in_environment,
+    secrets_in_environment,
     spark_options,
     store_options,
 )
 from later.cli.program import run
 from later.core.errors import ConfigError
+from later.store.url import settings_from_url
 from tests.cases import each_case
 
 API_URL = "http://127.0.0.1:8080"
@@ -147,10 +149,26 @@ def test_the_password_of_the_environments_url_is_passed_to_sparks_processes(
 
     address = parse_address(store_options)
 
-    assert (address.url, address.password) == (without_password, "h/ush")
-    with password_in_environment(address):
+    assert (address.url, address.secrets) == (without_password, {"LATER_REDIS_PASSWORD": "h/ush"})
+    with secrets_in_environment(address):
         assert os.environ["LATER_REDIS_PASSWORD"] == "h/ush"
     assert "LATER_REDIS_PASSWORD" not in os.environ
+
+
+def test_the_password_of_the_sentinels_is_passed_to_sparks_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "LATER_REDIS", "redis+sentinel://me:a%2Fb@s1:1,s2:2/orders/3?sentinel_user=w&sentinel_password=c%2Fd"
+    )
+
+    address = parse_address(store_options)
+
+    assert address.url == "redis+sentinel://me@s1:1,s2:2/orders/3?sentinel_user=w"
+    with secrets_in_environment(address):
+        settings = settings_from_url(address.url, "later", 1.0, os.environ)
+    assert split_sentinel_url(settings.url) == SentinelUrl(
+        (Address("s1", 1), Address("s2", 2)), "orders", "redis://me:a%2Fb@primary/3", "w", "c/d"
+    )
+    assert "LATER_REDIS_SENTINEL_PASSWORD" not in os.environ
 
 
 def test_a_password_in_the_environment_comes_before_that_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +178,7 @@ def test_a_password_in_the_environment_comes_before_that_of_the_url(monkeypatch:
     address = parse_address(store_options)
 
     assert address.url == "redis://h"
-    with password_in_environment(address):
+    with secrets_in_environment(address):
         assert os.environ["LATER_REDIS_PASSWORD"] == "nearer"
     assert os.environ["LATER_REDIS_PASSWORD"] == "nearer"
 

@@ -1,0 +1,235 @@
+"""Connections to the store.
+
+Of redis-py only the connections are used: they can connect, authenticate and read. Its own pipeline takes three times
+as long for the same bytes: its pool's locks, its packing in Python, its records of each command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import hiredis
+import msgspec
+import redis.exceptions as errors
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
+
+from later.address_types import Address, split_sentinel_url
+from later.core.clock import Clock
+from later.core.errors import StoreDown, StoreMismatch
+from later.regular_file import read_regular_file
+from later.store.primary import PrimaryLookup, PrimaryPool
+from later.store.schema import parse_info, run_id
+from later.store.scripts import Command
+
+pack_command: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub means a tuple of one
+
+MAX_CONNECTIONS = 16
+"""Connections per process: more would only wait in the store, which serves one command at a time."""
+MAX_JOINED_BYTES = 65_536
+"""Larger pipelines are sent command by command: joining would copy large bodies once more."""
+
+
+def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
+    """Return a redis-py client. Each of its new connections first reads the store's clock.
+
+    The address behind a URL may lead to another server with the next connection, and to another clock. A URL of
+    sentinels leads to the primary that they name, which must say itself that it is one.
+
+    Raises:
+        StoreMismatch: redis-py does not understand the URL, or a file that it names cannot be read.
+    """
+
+    async def read_clock(connection: AbstractConnection) -> None:
+        await connection.on_connect()
+        if isinstance(connection, PrimaryLookup):
+            await connection.confirm_primary()
+        sent, wall_ahead = clock.monotonic(), clock.wall_ahead()
+        await connection.send_command("TIME", check_health=False)
+        seconds, micros = await connection.read_response()
+        clock.observe(int(seconds) * 1_000_000 + int(micros), sent, clock.monotonic(), wall_ahead)
+
+    async def distrust_clock(before: Address, now: Address) -> None:
+        clock.distrust()
+
+    options: dict[str, Any] = {
+        "socket_timeout": None,
+        "socket_connect_timeout": timeout_s,
+        "redis_connect_func": read_clock,
+        "client_name": "later",
+        "driver_info": None,
+        "protocol": 2,
+        "retry": None,
+    }
+    try:
+        sentinel_url = split_sentinel_url(url)
+        if sentinel_url is None:
+            pool = ConnectionPool.from_url(url, **options)
+        else:
+            pool = PrimaryPool(sentinel_url, timeout_s=timeout_s, **options)
+            pool.sentinels.on_failover.append(distrust_clock)
+    except ValueError as error:
+        scheme, separator, rest = url.partition("://")
+        raise StoreMismatch(f"--redis {scheme}{separator}{rest.rpartition('@')[2]}: {error}") from None
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        file = pool.connection_kwargs.get(name)
+        try:
+            if file is not None:
+                read_regular_file(file)  # each connection would read it, and wait for a FIFO
+        except OSError as error:
+            raise StoreMismatch(f"--redis: {name} {file}: cannot be read: {error.strerror}") from None
+    return Redis.from_pool(pool)
+
+
+class UncheckedServer(StoreDown):
+    """The environment's fault: the address leads to a server that has not passed the check. Nothing was sent to it."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__("the store is another server than before, which is not checked yet")
+        self.run_id = run_id
+
+
+class RoundTrip(msgspec.Struct):
+    """A round trip to one of some servers, by their run ids (None: to any).
+
+    If the commands got no answer, `is_sent` is true if the store may have read them.
+    """
+
+    servers: Container[str] | None = None
+    is_sent: bool = False
+
+
+class Connections:
+    """At most `MAX_CONNECTIONS` to one store. Each serves one pipeline at a time, and is kept for the next."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._pool = redis.connection_pool
+        self.sentinels = self._pool.sentinels if isinstance(self._pool, PrimaryPool) else None
+        """The sentinels that name the primary, if the store has any."""
+        if self.sentinels is not None:
+            self.sentinels.on_failover.append(self._leave)
+        self._parsers: Mapping[Any, Any] = redis.response_callbacks
+        """How redis-py parses the answers of some commands, by the command's name."""
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._idle: list[tuple[AbstractConnection, str | None]] = []
+        """Connections, and the run ids of their servers, if they were asked for."""
+        self._drops = 0
+        """How often all connections were dropped."""
+        self._listeners: WeakSet[AbstractConnection] = WeakSet()
+        self._closed = False
+
+    async def pipeline(self, commands: Sequence[Command], round_trip: RoundTrip) -> list[Any]:
+        """Return each command's answer, or the error that the store returned for it, in order.
+
+        Raises:
+            RedisError, OSError: the connection failed; whether the commands were run is not known.
+            UncheckedServer: the connection leads to another server than those of the round trip.
+        """
+        async with self._slots:
+            server: str | None = None
+            drops = self._drops
+            if self._idle:
+                connection, server = self._idle.pop()
+            else:
+                connection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
+            try:
+                if not await _is_usable(connection):
+                    await connection.disconnect()
+                    await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
+                    server = None
+                if round_trip.servers is not None:
+                    server = await self._read_run_id(connection) if server is None else server
+                    if server not in round_trip.servers:
+                        raise UncheckedServer(server)
+                packed = [pack_command(command) for command in commands]
+                data = packed if sum(map(len, packed)) > MAX_JOINED_BYTES else b"".join(packed)
+                round_trip.is_sent = True
+                await connection.send_packed_command(data, check_health=False)
+                answers = [await self._read_answer(connection, command) for command in commands]
+            except RuntimeError as error:  # uvloop raises it if the transport was reset meanwhile
+                await connection.disconnect(nowait=True)
+                raise errors.ConnectionError(str(error)) from error
+            except BaseException:
+                await connection.disconnect(nowait=True)  # otherwise the next pipeline would read this one's answers
+                raise
+            if self._closed or drops != self._drops:
+                await connection.disconnect(nowait=True)
+            else:
+                self._idle.append((connection, server))
+        return answers
+
+    async def drop_idle(self) -> None:
+        """Close all idle connections.
+
+        After a failover the address may lead to another server, and one that restarted has dropped them silently.
+        """
+        idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            await connection.disconnect(nowait=True)
+
+    async def drop_all(self) -> None:
+        """Close all connections, those in use as soon as they are free."""
+        self._drops += 1
+        await self.drop_idle()
+
+    def doubt_primary(self) -> None:
+        """Let the sentinels be asked which server is the primary: something failed at the one that was."""
+        if self.sentinels is not None:
+            self.sentinels.doubt()
+
+    def new_listener(self) -> AbstractConnection:
+        """Return a connection of its own, not yet connected. It is closed when another server becomes the primary."""
+        connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
+        self._listeners.add(connection)
+        return connection
+
+    async def _leave(self, before: Address, now: Address) -> None:
+        """Leave a server that is the primary no more."""
+        await self.drop_all()
+        for listener in list(self._listeners):
+            await listener.disconnect(nowait=True)
+
+    async def aclose(self) -> None:
+        """Close all connections, also those that are opened from now on."""
+        self._closed = True
+        await self.drop_all()
+        if self.sentinels is not None:
+            await self.sentinels.aclose()
+
+    async def _read_run_id(self, connection: AbstractConnection) -> str:
+        command: Command = ("INFO", "server")
+        await connection.send_packed_command(pack_command(command), check_health=False)
+        answer = await self._read_answer(connection, command)
+        if isinstance(answer, Exception):
+            raise answer
+        return run_id(parse_info(answer))
+
+    async def _read_answer(self, connection: AbstractConnection, command: Command) -> Any:
+        try:
+            answer = await connection.read_response()
+        except errors.ResponseError as error:
+            return error
+        parse = self._parsers.get(command[0])
+        return answer if parse is None else parse(answer)
+
+
+async def _is_usable(connection: AbstractConnection) -> bool:
+    """Return True if the connection is open, and the store has neither closed it nor sent something unasked."""
+    if not connection.is_connected:
+        return False
+    reader = stream_reader(connection)
+    if reader is not None and reader.exception() is not None:
+        return False  # it was reset, which redis-py does not check
+    try:
+        return not await connection.can_read()
+    except (errors.ConnectionError, errors.TimeoutError, OSError):
+        return False
+
+
+def stream_reader(connection: AbstractConnection) -> asyncio.StreamReader | None:
+    """Return the reader of an open connection, which redis-py keeps private; None for a connection in memory."""
+    reader = connection._reader
+    return reader if isinstance(reader, asyncio.StreamReader) else None
