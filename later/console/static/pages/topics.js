@@ -33,7 +33,7 @@ export default function Topics({ query, me }) {
   const selection = { selected, onChange: setSelected };
   return html`<div class="page">
     <div class="page-head"><h1>${words.title}</h1>
-      ${data && html`<span class="muted">${words.shown(count(rows.length), count(data.topics.length))}${data.counted_at && html`${" · "}${words.counted}${" "}<${Time} at=${data.counted_at} />`}</span>`}</div>
+      ${data && html`<span class="muted">${words.shown(rows.length, data.topics.length, data.topics.length >= PAGE)}${data.counted_at && html`${" · "}${words.counted}${" "}<${Time} at=${data.counted_at} />`}</span>`}</div>
     <${Filters} ...${{ namespace, filter, topics: data?.topics ?? [], isBound: me.namespace !== null }} />
     ${error && html`<${ErrorNotice} error=${error} />`}
     ${!data && loading && html`<${Loading} />`}
@@ -41,14 +41,14 @@ export default function Topics({ query, me }) {
       <${Actions} ...${{ chosen, me, onDone: () => { setSelected(new Set()); refresh(); }, onClear: () => setSelected(new Set()) }} />
       <${Table} caption=${words.title} columns=${columns} rows=${rows} keyOf=${({ topic }) => topic} selection=${selection}
         sorted=${sort} onSort=${(name) => changeQuery({ sort: name === "lateness" ? null : name, cursor: null })} /></section>`
-    : html`<${Empty} title=${words.none}><p>${filter ? words.noneFiltered : words.noneText}</p><//>`)}
+    : html`<${Empty} title=${words.none} text=${filter ? words.noneFiltered : words.noneText} />`)}
     <${Pages} ...${{ data, cursor, query, sort }} />
   </div>`;
 }
 
 async function loadTopics({ sort, namespace, cursor }, signal) {
-  const query = sort === "name" ? { namespace, cursor, limit: PAGE } : { namespace, sort };
-  const answer = await get("/topics", query, { signal });
+  const order = sort === "name" ? { cursor } : { sort };
+  const answer = await get("/topics", { namespace, ...order, limit: PAGE }, { signal });
   learnTopics(answer.topics.map(({ topic }) => topic));
   return answer;
 }

@@ -19,7 +19,7 @@ export const topicWords = {
   },
   next: (n, most, at) => (n ? `${n} fall due, most at ${at} (${most})` : "nothing falls due"),
   namespace: "Namespace", allNamespaces: "All namespaces", filter: "Filter this page",
-  shown: (n, all) => (n === all ? `${n} topics` : `${n} of ${all} topics`),
+  shown: (n, all, isPart) => `${n === all ? "" : `${n} of `}${isPart ? "the first " : ""}${all} ${all === 1 ? "topic" : "topics"}`,
   most: (n) => `The first ${n} by this order. Sorted by name, all topics can be paged through.`,
   counted: "Counted", nextPage: "Next page", firstPage: "First page",
   chosen: (n) => `${n} selected`, pause: "Pause", resume: "Resume", clear: "Clear the selection",
@@ -29,6 +29,6 @@ export const topicWords = {
   resumeText: "Deliveries go on at once, slowly at first where the policy has a ramp.",
   paused: (n) => `${n} paused`, resumed: (n) => `${n} resumed`,
   failed: (topic, text) => `${topic}: ${text}`,
-  none: "No topics", noneText: "A topic is there as soon as it has a task or a policy.",
+  none: "No topics", noneText: "A topic is there as soon as it has a task or a policy: `later create` makes a task.",
   noneFiltered: "No topic on this page matches.",
 };
