@@ -36,7 +36,8 @@ function Chart({ title, from, step_s, series, how, barWidth, marks, format = dec
   const level = limit && limitLevel(limit, data, how);
   const x = (ms) => PLOT.left + ((ms - data.start) / (end - data.start)) * inner;
   const scale = yScale(data, { isStacked: marks === drawBars, isWhole: how !== "rate", log, limit: level, height });
-  const isEmpty = data.series.every(({ values }) => values.every((value) => value === null));
+  const isEmpty = (blank) => data.series.every(({ values }) => values.every(blank));
+  const nothing = isEmpty((value) => value === null) ? words.chart.noData : how === "sum" && isEmpty((n) => !n) && words.chart.nothing;
   const shown = at === null ? null : Math.min(at, data.bins - 1);
   const point = (event) => {
     const { left } = event.currentTarget.getBoundingClientRect();
@@ -61,7 +62,7 @@ function Chart({ title, from, step_s, series, how, barWidth, marks, format = dec
           width=${Math.max(1, inner / data.bins)} height=${height - PLOT.top - PLOT.bottom} />`}
         <${marks} ...${{ data, x, y: scale.y }} />
         ${level && html`<line class="limit" x1=${PLOT.left} x2=${width - PLOT.right} y1=${scale.y(level)} y2=${scale.y(level)} />`}
-        ${isEmpty && html`<text class="chart-none" x=${PLOT.left + inner / 2} y=${height / 2}>${words.chart.noData}</text>`}
+        ${nothing && html`<text class="chart-none" x=${PLOT.left + inner / 2} y=${height / 2}>${nothing}</text>`}
       </svg>`}
     </div>
     <${DataTable} ...${{ title, data, format }} />
@@ -166,7 +167,7 @@ function drawLines({ data, x, y }) {
       if (value === null) continue;
       const isAlone = (values[i - 1] ?? null) === null;
       text += `${isAlone ? "M" : "L"}${middle(i).toFixed(1)} ${y(value).toFixed(1)}`;
-      if (isAlone && (values[i + 1] ?? null) === null) text += "h.01";
+      if (isAlone && (values[i + 1] ?? null) === null) text += "m-2 0h4";
     }
     return text;
   };

@@ -72,7 +72,7 @@ export const words = {
   levels: { ok: "All is well", warn: "Look at this", bad: "Something is wrong" },
   levelNames: { ok: "Good", warn: "Warning", bad: "Problem", info: "Note" },
   chart: {
-    table: "As a table", time: "Time", none: "no data", noData: "Nothing was recorded in this time.",
+    table: "As a table", time: "Time", none: "no data", noData: "Nothing was recorded in this time.", nothing: "Nothing falls due in this time.",
     each: { sum: (step) => `per ${step}`, max: (step) => `highest of ${step}`, rate: (step) => `mean of ${step}` },
     summary: (title, parts) => `${title}: ${parts}. Use the arrow keys to read single values.`,
     part: (name, last, top) => `${name} now ${last}, at most ${top}`,
