@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "./html.js";
 import { LevelIcon } from "./components.js";
 import { connection, update } from "./connection.js";
-import { duration } from "./format.js";
+import { capitalized, duration } from "./format.js";
 import { announce } from "./live_region.js";
 import { useObservable } from "./observable.js";
 import { refreshAll } from "./poll.js";
@@ -38,7 +38,7 @@ export function Banner() {
 
 function Bar({ level, text, detail, children }) {
   return html`<div class="banner level-${level}"><div class="banner-body"><${LevelIcon} level=${level} />
-    <p class="banner-text"><strong>${text}</strong>${detail && html` <span class="banner-detail" dir="auto">${detail}</span>`}</p>
+    <p class="banner-text"><strong>${text}</strong>${detail && html` <span class="banner-detail" dir="auto">${capitalized(detail)}</span>`}</p>
     <div class="banner-end">${children}</div></div></div>`;
 }
 

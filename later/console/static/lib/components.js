@@ -1,6 +1,7 @@
 // The parts that pages are made of.
 
 import { html, useEffect, useId, useRef, useState } from "./html.js";
+import { capitalized } from "./format.js";
 import { announce } from "./live_region.js";
 import { Link } from "./router.js";
 import { words } from "./words.js";
@@ -80,13 +81,18 @@ export function ErrorNotice({ error, children }) {
   const level = error.status === 0 || error.status >= 500 ? "bad" : "warn";
   const incident = error.body?.incident;
   return html`<${Notice} level=${level} role="alert">
-    <span dir="auto">${error.message}</span>${incident && html` <code>${incident}</code>`} ${children}
+    <span dir="auto">${capitalized(error.message)}</span>${incident && html` <code>${incident}</code>`} ${children}
   <//>`;
 }
 
+/** Return a text of ours with what stands between backticks, such as commands, as code. */
+export function withCode(text) {
+  return text.split("`").map((part, i) => (i % 2 ? html`<code>${part}</code>` : part));
+}
+
 /** The place of something that is not there, with what to do about it. */
-export function Empty({ title, children }) {
-  return html`<div class="empty"><p class="empty-title">${title}</p>${children}</div>`;
+export function Empty({ title, text, children }) {
+  return html`<div class="empty"><p class="empty-title">${title}</p>${text && html`<p>${withCode(text)}</p>`}${children}</div>`;
 }
 
 export function Loading() {

@@ -17,6 +17,9 @@ export function count(n) {
   return isNumber(n) ? whole.format(n) : "–";
 }
 
+/** Return a sentence of the API as one that stands alone: those do not begin with a name. */
+export const capitalized = (sentence) => sentence.charAt(0).toUpperCase() + sentence.slice(1);
+
 /** Return a number in at most five characters or so: 12,345 is 12.3K. */
 export function compact(n) {
   if (!isNumber(n)) return "–";

@@ -1,7 +1,7 @@
 // The description of the API, readable: every call by its subject, with a search and a link to each.
 
 import { get } from "../lib/api.js";
-import { Empty, ErrorNotice, Loading } from "../lib/components.js";
+import { Empty, ErrorNotice, Loading, withCode } from "../lib/components.js";
 import { html, useEffect, useId, useMemo, useState } from "../lib/html.js";
 import { usePoll } from "../lib/poll.js";
 import { BASE } from "../lib/router.js";
@@ -40,7 +40,7 @@ function Description({ root }) {
     <header class="page-head"><div><h1>${words.page} <span class="page-kind">${words.version(root.info.version)}</span></h1></div>
       <div class="page-actions"><${SearchField} text=${text} onInput=${setText} number=${shown.length} />
         <a class="button" href=${`${BASE}/openapi.json`}>${words.raw}</a></div></header>
-    <p class="muted page-foot">${root.info.description.replaceAll("`", "")}</p>
+    <p class="muted page-foot">${withCode(root.info.description)}</p>
     <div class="reference">
       <nav class="reference-nav" aria-label=${words.contents}>${groups.map((group) => html`<div key=${group.name}>
         <h2>${group.name}</h2><ul>${group.operations.map(({ id, method, path, operation }) => html`<li key=${id}>

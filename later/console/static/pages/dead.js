@@ -1,7 +1,7 @@
 // Dead tasks: by topic and reason first, then one by one; redriven and purged by filter.
 
 import { get, serverNow } from "../lib/api.js";
-import { Badge, ButtonWithReason, Empty, Notice, Panel, Table } from "../lib/components.js";
+import { Badge, ButtonWithReason, Empty, Notice, Panel, Table, withCode } from "../lib/components.js";
 import { count } from "../lib/format.js";
 import { html, useEffect, useState } from "../lib/html.js";
 import { usePoll } from "../lib/poll.js";
@@ -38,12 +38,12 @@ function AllTopics() {
     redraw((n) => n + 1);
   };
   return html`<${Page} title=${words.page} poll=${poll} before=${html`<${MoveProgress} />`}>${() => html`
-    ${rows.length === 0 ? html`<${Empty} title=${words.none}><p>${words.noneText}</p><//>` : html`
+    ${rows.length === 0 ? html`<${Empty} title=${words.none} text=${words.noneText} />` : html`
       <${RecentReasons} />
       <${Panel} title=${words.byTopic} actions=${unseen.length > 0 && html`<button type="button" class="button"
         title=${words.acknowledgeHint} onClick=${take(unseen)}>${words.acknowledgeAll}</button>`}>
         <${Table} caption=${words.byTopic} columns=${topicColumns(take)} rows=${rows} keyOf=${({ topic }) => topic} /><//>`}
-    <p class="muted page-foot">${words.foot}</p>`}<//>`;
+    <p class="muted page-foot">${withCode(words.foot)}</p>`}<//>`;
 }
 
 function topicColumns(take) {

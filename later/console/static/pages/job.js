@@ -23,7 +23,7 @@ export default function JobPage({ params, query }) {
   const job = isMissing ? null : poll.data;
   return html`<${Page} title=${html`<span class="page-kind">${words.one}</span> <span class="code">${id}</span>`}
       crumb=${{ to: "/jobs", label: words.page }} error=${isMissing ? null : poll.error}>${() => html`
-    ${isMissing && html`<${Empty} title=${words.missing}><p>${words.missingText}</p><//>`}
+    ${isMissing && html`<${Empty} title=${words.missing} text=${words.missingText} />`}
     ${job && html`<${Tiles} label=${words.page}>
       <${Tile} label=${words.created} value=${count(job.created)} sub=${words.createdNote} />
       <${Tile} label=${words.existing} value=${count(job.existing)} sub=${words.existingNote} />

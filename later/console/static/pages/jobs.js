@@ -26,7 +26,7 @@ export default function JobsPage({ query }) {
     { key: "forgotten", label: words.forgotten, hide: "small", render: (row) => html`<${Time} at=${row.forgotten_at} />` },
   ];
   return html`<${Page} title=${words.page} poll=${poll}>${({ jobs, cursor: next }) => (jobs.length === 0
-    ? html`<${Empty} title=${words.none}><p>${words.noneText}</p><//>`
+    ? html`<${Empty} title=${words.none} text=${words.noneText} />`
     : html`<section class="panel" aria-label=${words.page}>
       <${Table} caption=${words.page} columns=${columns} rows=${jobs} keyOf=${({ job }) => job} />
       <${Pager} ...${{ cursor, next }} pageTo=${(to) => ({ to: "/jobs", query: { cursor: to } })} /></section>`)}<//>`;

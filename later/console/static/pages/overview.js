@@ -3,7 +3,7 @@
 import { html, useMemo, useState } from "../lib/html.js";
 import { get, serverNow } from "../lib/api.js";
 import { Lines, StackedBars } from "../lib/charts.js";
-import { Empty, ErrorNotice, Loading, Notice, Panel, Segments, Sentence, Snippet, Tile, Tiles } from "../lib/components.js";
+import { Empty, ErrorNotice, Loading, Notice, Panel, Segments, Sentence, Snippet, Tile, Tiles, withCode } from "../lib/components.js";
 import { compact, count, decimal, duration, parseTime, Time } from "../lib/format.js";
 import { announce } from "../lib/live_region.js";
 import { usePoll } from "../lib/poll.js";
@@ -13,6 +13,7 @@ import { acknowledge, acknowledged } from "../lib/settings.js";
 import { Table } from "../lib/table.js";
 import { topicColumns } from "../lib/topic_parts.js";
 import { overviewWords as words } from "../lib/words/overview.js";
+import { curl } from "../tasks/readable.js";
 
 export const title = () => words.title;
 
@@ -152,11 +153,11 @@ function WorstTopics({ overview, forecast }) {
 
 /** What to do with a new store. */
 function FirstSteps() {
-  const task = '{"topic": "hello", "callback": "http://127.0.0.1:8888/", "delay": 60, "content": "hello"}';
-  const curl = `curl ${location.origin}${BASE}/create -d '${task}'`;
+  const task = { topic: "hello", callback: "http://127.0.0.1:8888/", delay: 60, content: "hello" };
+  const create = curl("POST", `${BASE}/create`, task);
   const command = "later create --topic hello --callback http://127.0.0.1:8888/ --delay 1m --content hello";
-  return html`<${Empty} title=${words.first.title}><p>${words.first.text}</p>
-    <div class="first-steps"><h2>${words.first.curl}</h2><${Snippet} text=${curl} label=${words.first.curl} />
+  return html`<${Empty} title=${words.first.title} text=${words.first.text}>
+    <div class="first-steps"><h2>${words.first.curl}</h2><${Snippet} text=${create} label=${words.first.curl} />
       <h2>${words.first.cli}</h2><${Snippet} text=${command} label=${words.first.cli} />
-      <p>${words.first.keys}</p></div><//>`;
+      <p>${withCode(words.first.guard)} ${withCode(words.first.keys)}</p></div><//>`;
 }

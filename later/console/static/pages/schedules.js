@@ -48,7 +48,7 @@ export default function SchedulesPage({ query, me }) {
   const notice = told && html`<${Notice} level="ok"><bdi>${told.text}</bdi>
     ${told.task && html` <${Link} to=${taskPath(told.task)} class="code">${told.task}<//>`}<//>`;
   return html`<${Page} title=${words.page} before=${notice} poll=${poll} error=${error}>${({ schedules, cursor: next }) => html`
-    ${schedules.length === 0 ? html`<${Empty} title=${words.none}><p>${words.noneText}</p><//>`
+    ${schedules.length === 0 ? html`<${Empty} title=${words.none} text=${words.noneText} />`
       : html`<section class="panel" aria-label=${words.page}>
         <${Table} caption=${words.page} rows=${schedules} keyOf=${({ id }) => id} columns=${columnsOf(act, setAsked, reason)} />
         <${Pager} ...${{ cursor, next }} pageTo=${(to) => ({ to: "/schedules", query: { cursor: to } })} /></section>`}

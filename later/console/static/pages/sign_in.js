@@ -1,7 +1,7 @@
 // The sign-in: a key is exchanged for a cookie. Neither is kept by the page.
 
 import { post } from "../lib/api.js";
-import { ErrorNotice, Field } from "../lib/components.js";
+import { ErrorNotice, Field, withCode } from "../lib/components.js";
 import { html, useState } from "../lib/html.js";
 import { announce } from "../lib/live_region.js";
 import { refreshMe } from "../lib/me.js";
@@ -50,6 +50,6 @@ export default function SignInPage({ query }) {
         value=${key} onInput=${(event) => setKey(event.target.value)} ...${props} />`}<//>
     ${!isWrong && html`<${ErrorNotice} error=${error} />`}
     <button class="button button-primary">${isBusy ? words.working : words.submit}</button>
-    <p class="muted sign-in-help">${words.help}</p>
+    <p class="muted sign-in-help">${withCode(words.help)}</p>
   </form></div>`;
 }

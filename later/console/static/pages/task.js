@@ -2,7 +2,7 @@
 
 import { ApiError, post, serverNow } from "../lib/api.js";
 import { Badge, Notice, Panel, Sentence, Table } from "../lib/components.js";
-import { Time, count, duration } from "../lib/format.js";
+import { Time, capitalized, count, duration } from "../lib/format.js";
 import { html, useRef, useState } from "../lib/html.js";
 import { announce } from "../lib/live_region.js";
 import { usePoll } from "../lib/poll.js";
@@ -38,7 +38,7 @@ export default function TaskPage({ params, me }) {
     ${task && html` <${Badge} level=${LEVELS[task.state]}>${words.states[task.state] ?? task.state}<//>`}`;
   return html`<${Page} title=${heading} poll=${poll} actions=${task && html`<${TaskActions} ...${{ task, me, told }} />`}
       before=${task && done && html`<${Notice} level="ok">${done.text}<//>`}>${({ explanation, remembered }) => (task ? html`
-    <${Sentence} level=${LEVELS[task.state] ?? "warn"} text=${words.sentence(explanation.sentence)} />
+    <${Sentence} level=${LEVELS[task.state] ?? "warn"} text=${capitalized(explanation.sentence)} />
     <${Panel} title=${words.life}><${Life} task=${task} now=${serverNow()} /><//>
     <div class="task-columns">
       <div class="page">

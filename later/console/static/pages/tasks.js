@@ -34,7 +34,7 @@ export default function TasksPage({ query, me }) {
     ${topic ? html`<${States} counts=${counts.data} shown=${shown} state=${state} />
       <${TaskList} request=${cursor ? { ...request, cursor } : request} me=${me} onChanged=${counts.refresh}
         pageTo=${(next) => ({ to: "/tasks", query: { ...shown, cursor: next } })} />`
-      : html`<${Empty} title=${words.choose}><p>${words.chooseText}</p><//>`}
+      : html`<${Empty} title=${words.choose} text=${words.chooseText} />`}
     <p class="muted page-foot">${words.noSearch}</p>`}<//>`;
 }
 

@@ -5,7 +5,7 @@ import { get, post, serverNow } from "../lib/api.js";
 import { Lines, StackedBars } from "../lib/charts.js";
 import { ButtonWithReason, ErrorNotice, Loading, Notice, Panel, Segments, Sentence, Tile, Tiles } from "../lib/components.js";
 import { ConfirmDialog } from "../lib/dialog.js";
-import { compact, count, duration, parseTime, relative } from "../lib/format.js";
+import { capitalized, compact, count, duration, parseTime, relative } from "../lib/format.js";
 import { announce } from "../lib/live_region.js";
 import { usePoll } from "../lib/poll.js";
 import { changeQuery, Link, topicSegment } from "../lib/router.js";
@@ -38,9 +38,6 @@ export default function Topic({ params: { topic }, query, me }) {
     <${PolicyPanel} ...${{ topic, policy, me, onChanged: refresh }} />
   </div>`;
 }
-
-/** The explanation begins with a word of its own, never with a name. */
-const capitalized = (sentence) => sentence.charAt(0).toUpperCase() + sentence.slice(1);
 
 function levelOf({ paused, due, oldest_lateness_s: oldest, workers }) {
   if (paused) return "warn";

@@ -23,7 +23,7 @@ export default function WorkersPage() {
 }
 
 function Instances({ workers }) {
-  if (!workers.length) return html`<${Empty} title=${words.none}><p>${words.noneText}</p><//>`;
+  if (!workers.length) return html`<${Empty} title=${words.none} text=${words.noneText} />`;
   const alive = workers.filter((worker) => worker.alive);
   const versions = [...new Set(alive.map(({ version }) => version))];
   const usual = mostFrequent(alive.map(({ version }) => version));

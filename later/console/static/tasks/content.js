@@ -1,6 +1,6 @@
 // What a task carries: its content as text, the names of its headers, and commands that repeat it.
 
-import { CopyButton, Snippet } from "../lib/components.js";
+import { CopyButton, Snippet, withCode } from "../lib/components.js";
 import { bytes } from "../lib/format.js";
 import { html, useMemo, useState } from "../lib/html.js";
 import { BASE } from "../lib/router.js";
@@ -48,6 +48,6 @@ export function Commands({ task }) {
     <${Snippet} text=${curl("POST", `${BASE}/query`, { id: task.id })} label=${words.curlQuery} />
     <h3>${words.curlCreate}</h3>
     <${Snippet} text=${curl("POST", `${BASE}/create`, create)} label=${words.curlCreate} />
-    <p class="muted">${words.curlKey}${(isLong || task.headers || task.context) && ` ${words.curlUnknown}`}</p>
+    <p class="muted">${withCode(words.curlKey)}${(isLong || task.headers || task.context) && ` ${words.curlUnknown}`}</p>
   </div>`;
 }

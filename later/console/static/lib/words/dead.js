@@ -7,7 +7,7 @@ export const deadWords = {
   titleOf: (topic) => `Dead tasks of ${topic}`,
   none: "No task is dead",
   noneText: "Tasks that were given up are kept here, so that somebody can find out why.",
-  foot: "A task is dead when later has given it up. It is kept as long as its topic's dead_keep says (30 days by default), " +
+  foot: "A task is dead when later has given it up. It is kept as long as its topic's `dead_keep` says (30 days by default), " +
     "and can be redriven until then.",
   recent: "Died in the last 24 hours, by reason",
   byTopic: "By topic",

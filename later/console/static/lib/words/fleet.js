@@ -6,7 +6,7 @@ export const fleetWords = {
   workers: {
     page: "Workers", instances: "Instances",
     none: "No instance has reported",
-    noneText: "Nothing is delivered while no worker runs: start one with later up or later worker.",
+    noneText: "Nothing is delivered while no worker runs: start one with `later up` or `later worker`.",
     deliver: (n, all) => `${plural(n, "instance delivers", "instances deliver")}${n === all ? "" : `, ${all} in all`}`,
     nobody: "No worker is alive: nothing is delivered",
     gone: (n) => `${plural(n, "instance has", "instances have")} not reported for a while.`,
@@ -23,7 +23,7 @@ export const fleetWords = {
     titleOf: (id) => `Job ${id}`,
     one: "Job",
     none: "No job",
-    noneText: "Bulk jobs create tasks from files and tables, with later bulk or from Spark.",
+    noneText: "A bulk job creates tasks from files and tables: start one with `later bulk`, or from Spark.",
     job: "Job", created: "Created", existing: "Already there", refused: "Refused", forgotten: "Forgotten",
     createdNote: "tasks that it made", existingNote: "ids that were there before",
     refusedNote: "rows that break a rule", allRuns: "All runs", runLabel: "Only the run", show: "Show",
@@ -34,7 +34,7 @@ export const fleetWords = {
   schedules: {
     page: "Schedules",
     none: "No schedule",
-    noneText: "A schedule creates a task each time that it fires. Put one with later schedules put.",
+    noneText: "A schedule creates a task each time that it fires: put one with `later schedules put`.",
     id: "Schedule", topic: "Topic", fires: "Fires", next: "Next", last: "Last", state: "State",
     every: (time) => `every ${time}`,
     paused: "paused", active: "active", failed: "last one refused",
@@ -47,13 +47,13 @@ export const fleetWords = {
   },
   signIn: {
     page: "Sign in",
-    text: "This later asks for a key. The console sees and does what the key may.",
+    text: "later asks for a key here. The console sees and does what that key may.",
     key: "Key",
     hint: "It begins with later_. It is exchanged for a cookie, and not kept.",
     submit: "Sign in",
     working: "Signing in…",
     wrong: "This key is not known here, or it has been removed.",
     done: "You are signed in.",
-    help: "Make a key with later keys create.",
+    help: "Make a key with `later keys create`.",
   },
 };

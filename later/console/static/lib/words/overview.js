@@ -19,13 +19,14 @@ export const overviewWords = {
   latenessChart: "Lateness", latenessChartNote: "between due and begun; held apart",
   outcomes: { done: "done", busy: "busy", failed: "failed", gone: "gone" },
   p50: "p50", p99: "p99", heldP99: "held p99",
-  forecast: "What falls due", forecastSum: (n, due) => `${n} tasks in the next 6 h; ${due} are due already`,
+  forecast: "What falls due", forecastSum: (n, due) => `${n} in the next 6 h; ${due} already due`,
   forecastSeries: "tasks",
   worst: "Topics that need a look", worstNote: "the worst first", all: "All topics",
   historyOff: "This daemon keeps no history (--history off).",
   historyBound: "Your key is bound to a namespace: figures of the past are on the pages of its topics.",
   first: {
     title: "No tasks yet", text: "Give later its first call to make. It is made in a minute, and shows up here at once.",
-    curl: "With curl", cli: "Or on the command line", keys: "Where keys are asked for, add -H 'Authorization: Bearer later_…'.",
+    curl: "With curl", cli: "Or on the command line", keys: "Where keys are asked for, add `-H 'Authorization: Bearer later_…'`.",
+    guard: "A receiver on this machine is called only if later runs with `--guard-allow 127.0.0.0/8,::1`.",
   },
 };

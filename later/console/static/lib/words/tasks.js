@@ -10,7 +10,6 @@ export const taskWords = {
   states: {
     pending: "Pending", delay: "Waiting", unack: "In flight", error: "Retrying", dead: "Dead",
   },
-  sentence: (text) => text.charAt(0).toUpperCase() + text.slice(1),
 
   life: "Life",
   created: "Created",
@@ -56,7 +55,7 @@ export const taskWords = {
   commands: "As commands",
   curlQuery: "Ask for this task",
   curlCreate: "Create one like it",
-  curlKey: "Where keys are asked for, add -H \"Authorization: Bearer $LATER_KEY\".",
+  curlKey: "Where keys are asked for, add `-H \"Authorization: Bearer $LATER_KEY\"`.",
   curlUnknown: "Put your own values where it says “…”: stored ones are not told.",
 
   runNow: "Run now",
@@ -133,7 +132,7 @@ export const taskWords = {
     noSearch: "Tags and contents are not searched: an index of them would cost memory with every task. " +
       "Know the id? Type it into the search above.",
     none: "No task here",
-    noneText: (state, topic) => `No task of ${topic} is ${state.toLowerCase()} in that time.`,
+    noneText: (state, topic) => `No task of ${topic} is ${state.toLowerCase()}, or none in the time that is asked for.`,
     noneLoaded: "No task of this page has that text.",
     filterPage: "Filter this page",
     filterHint: "by id, callback or message",

@@ -9,7 +9,7 @@ export const topicWords = {
   deliveries: "Deliveries", deliveriesNote: "per second, by outcome", dueTasks: "Due tasks", dueTasksNote: "the most of each slot",
   outcomes: { done: "done", busy: "busy", failed: "failed" }, dueSeries: "due",
   historyOff: "This daemon keeps no history (--history off).",
-  forecast: "What falls due", forecastSeries: "tasks", forecastSum: (n, due) => `${n} tasks in the next 6 h; ${due} are due already`,
+  forecast: "What falls due", forecastSeries: "tasks", forecastSum: (n, due) => `${n} in the next 6 h; ${due} already due`,
   limit: (rate) => `the most at ${rate}/s`,
   noRate: "No rate limits this topic: each task is delivered when it is due, as far as slots and receiver allow.",
   heldByPause: "The topic is paused: nothing is delivered. Try a rate to see how it would go on.",
