@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,26 +71,52 @@ class Simulation(NamedTuple):
     worst_ms: float
 
 
+class BacklogStep(NamedTuple):
+    """A step in which a backlog of `before` tasks grows by so many more than can be delivered, or shrinks."""
+
+    before: float
+    growth: float
+
+    @property
+    def after(self) -> float:
+        return max(self.before + self.growth, 0.0)
+
+    @property
+    def emptied_at(self) -> float | None:
+        """The part of the step after which a backlog is worked off; None if there was none, or some is left."""
+        if self.before <= 0 or self.before + self.growth > 0:
+            return None
+        return self.before / -self.growth
+
+
+def follow_backlog(backlog: float, counts: Iterable[int], capacities: Iterable[float]) -> Iterator[BacklogStep]:
+    """Yield the steps of a backlog: to each come so many tasks, evenly, and each can deliver so many."""
+    for count, capacity in zip(counts, capacities, strict=True):
+        step = BacklogStep(backlog, count - capacity)
+        yield step
+        backlog = step.after
+
+
 def simulate(tasks: WaitingTasks, window: ForecastWindow, rate: float) -> Simulation:
     """Return what a rate (deliveries a second, above 0) makes of these tasks, the first to be due first.
 
     The tasks of a step are taken to fall due evenly over it, and those that are due already to be delivered from now
-    on: the first of them waits for nothing.
+    on: the first of them waits for nothing. However those of a step really come, the longest wait is not shorter, and
+    longer by the length of a step at most.
     """
     per_ms = rate / 1000
-    backlog = worst = float(max(tasks.due - 1, 0))
-    at = began = behind_from = window.now
+    begins = [window.now, *window.ends[:-1]]
+    capacities = [per_ms * (end - begin) for begin, end in zip(begins, window.ends, strict=True)]
+    first = worst = float(max(tasks.due - 1, 0))
+    began = behind_from = window.now
     caught_up_at: int | None = None
-    for count, end in zip(tasks.counts, window.ends, strict=True):
-        growth = count - per_ms * (end - at)
-        if backlog == 0 and growth > 0:
+    for at, end, step in zip(begins, window.ends, follow_backlog(first, tasks.counts, capacities), strict=True):
+        if step.before == 0 and step.growth > 0:
             began = at
-        after = backlog + growth
-        if after > worst:
-            worst, behind_from, caught_up_at = after, began, None
-        if backlog > 0 and after <= 0 and began == behind_from:
-            caught_up_at = at + math.ceil((end - at) * backlog / -growth)
-        backlog, at = max(after, 0.0), end
+        if step.after > worst:
+            worst, behind_from, caught_up_at = step.after, began, None
+        if step.emptied_at is not None and began == behind_from:
+            caught_up_at = at + math.ceil((end - at) * step.emptied_at)
     if worst < BEHIND_MS * per_ms:
         return Simulation(None, None, worst / per_ms)
     return Simulation(behind_from, caught_up_at, worst / per_ms)

@@ -129,6 +129,37 @@ def test_the_simulation_agrees_with_deliveries_one_by_one(
         assert after[0] <= tolerance_ms
 
 
+def longest_wait(due_times: list[float], rate: float, now: int) -> float:
+    """Deliver task by task, in the order of due times, and return the longest wait (ms) of any from `now` on."""
+    free_at, longest = float(now), 0.0
+    for due_at in sorted(due_times):
+        start = max(due_at, free_at)
+        longest, free_at = max(longest, start - max(due_at, now)), start + 1000 / rate
+    return longest
+
+
+@given(
+    waves=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 299_999), st.integers(1, 400)), max_size=6),
+    due=st.integers(0, 300),
+    rate=st.floats(0.02, 5),
+    passed_ms=st.integers(0, 299_999),
+)
+def test_sharp_waves_wait_longer_than_simulated_by_a_step_at_most(
+    waves: list[tuple[int, int, int]], due: int, rate: float, passed_ms: int
+) -> None:
+    """A wave is (step, its time in it, tasks), which all fall due at once."""
+    window = window_of(FULL_HOUR + passed_ms)
+    due_times, counts = [float(window.now)] * due, [0] * window.steps
+    for step, offset_ms, tasks in waves:
+        due_at = max(window.start + step * window.step_ms + offset_ms, window.now)
+        due_times += [float(due_at)] * tasks
+        counts[(due_at - window.start) // window.step_ms] += tasks
+    simulated = simulate(WaitingTasks(due, counts), window, rate).worst_ms
+    interval_ms = 1000 / rate
+    longest = longest_wait(due_times, rate, window.now)
+    assert simulated - 2 * interval_ms <= longest <= simulated + window.step_ms + 2 * interval_ms
+
+
 # The busiest topics
 
 

@@ -7,8 +7,10 @@ deliveries are not forecast.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from later.core.forecast import BacklogStep, follow_backlog
 
 HOUR_MS = 3_600_000
 DAY_HOURS = 24
@@ -149,26 +151,25 @@ class TopicForecast(NamedTuple):
         """The time when the last backlog is worked off; None without a backlog, or if it outlasts the window."""
         if self.limit is None or self.final_backlog:
             return None
-        carried = (self.load.overdue, *self.backlog)
-        hours_with_backlog = [hour for hour in range(self.window.hours) if carried[hour]]
-        if not hours_with_backlog:
+        ends = [(hour, step.emptied_at) for hour, step in enumerate(_follow(self.window, self.load, self.limit))]
+        worked_off = [(hour, part) for hour, part in ends if part is not None]
+        if not worked_off:
             return None
-        hour = hours_with_backlog[-1]
-        # The backlog shrinks by the rate and grows by the tasks that fall due meanwhile.
-        per_second = self.limit.per_second - self.load.due_per_hour[hour] / self.window.remaining_seconds(hour)
-        return self.window.remaining_start(hour) + math.ceil(carried[hour] / per_second * 1000)
+        hour, part = worked_off[-1]
+        return self.window.remaining_start(hour) + math.ceil(part * self.window.remaining_seconds(hour) * 1000)
 
 
 def forecast_topic(window: ReportWindow, load: Load, limit: TopicLimit | None) -> TopicForecast:
     """Return the forecast of a topic: tasks that an hour cannot deliver are carried over to the next."""
     if limit is None:
         return TopicForecast(window, load, None, ())
-    backlog: list[float] = []
-    left: float = load.overdue
-    for hour, due in enumerate(load.due_per_hour):
-        left = max(0.0, left + due - limit.per_second * window.remaining_seconds(hour))
-        backlog.append(left)
-    return TopicForecast(window, load, limit, tuple(backlog))
+    return TopicForecast(window, load, limit, tuple(step.after for step in _follow(window, load, limit)))
+
+
+def _follow(window: ReportWindow, load: Load, limit: TopicLimit) -> Iterator[BacklogStep]:
+    """Yield the hours of a topic's backlog."""
+    capacities = (limit.per_second * window.remaining_seconds(hour) for hour in range(window.hours))
+    return follow_backlog(load.overdue, load.due_per_hour, capacities)
 
 
 class DueForecast(NamedTuple):
