@@ -20,6 +20,9 @@ PERIOD_MS = 15_000
 """How old a snapshot is when the next census is due."""
 WATCHED_PERIOD_MS = 10_000
 """The same in a process whose API is asked for the snapshot."""
+SHORTEST_PERIOD_MS = 2000
+"""The same there if a census takes so little time that the store spends one part in `COST_FACTOR` on it at most."""
+COST_FACTOR = 100
 TOO_OLD_MS = 60_000
 """A call of the API does not wait for the next census, unless the snapshot is as old as this, and as two periods."""
 LOOK_S = 5.0
@@ -65,9 +68,9 @@ class SharedCensus:
         Raises:
             StoreDown: there is none, and the store cannot be read.
         """
-        now = (await self._store.time.now()).low
-        if self._is_due(WATCHED_PERIOD_MS, now):
-            update = self._start_update(WATCHED_PERIOD_MS)
+        now, period_ms = (await self._store.time.now()).low, _watched_period_ms(self.latest)
+        if self._is_due(period_ms, now):
+            update = self._start_update(period_ms)
             if self.latest is None or _is_too_old(self.latest, now):
                 for ended in (await asyncio.wait([update], timeout=LOOK_S))[0]:
                     ended.result()
@@ -168,6 +171,13 @@ class SharedCensus:
             await write
         except LaterError as error:
             log.debug("snapshot not shared", reason=str(error))
+
+
+def _watched_period_ms(latest: Snapshot | None) -> int:
+    """Return when the next census is due while the snapshot is looked at: soon, if the last one took little time."""
+    if latest is None:
+        return WATCHED_PERIOD_MS
+    return min(max(latest.took_ms * COST_FACTOR, SHORTEST_PERIOD_MS), WATCHED_PERIOD_MS)
 
 
 def _is_too_old(snapshot: Snapshot, now: int) -> bool:

@@ -26,6 +26,7 @@ from later.store.stats import TopicCounts
 from later.worker.history_recorder import HistoryRecorder
 from later.worker.ticker import HANGS_AFTER_S, Ticker, TickResult, start_tickers
 from tests.builders import a_task
+from tests.cases import each_case
 from tests.round_trips import count_round_trips
 from tests.store_fixture import StoreFixture, hold_topic, open_as_it_is
 
@@ -148,6 +149,26 @@ async def test_somebody_who_looks_has_it_counted_sooner(store: StoreFixture, ser
         assert await two.census.look() == old
         await two.census.update()
         assert two.latest().at > old.at
+
+
+@each_case(("took_ms", "period_ms"), [(1, 2000), (60, 6000), (500, WATCHED_PERIOD_MS)])
+async def test_a_census_is_made_the_sooner_for_those_who_look_the_less_time_it_takes(
+    store: StoreFixture, took_ms: int, period_ms: int
+) -> None:
+    daemon = Daemon.on(store)
+    await daemon.census.update()
+    now = (await store.time.now()).low
+    for age_ms, is_due in ((period_ms - 1000, False), (period_ms, True)):
+        kept = msgspec.structs.replace(daemon.latest(), at=now - age_ms, took_ms=took_ms)
+        assert await store.snapshots.take_lock("test")
+        assert await store.snapshots.publish("test", kept)
+        daemon.census.latest = kept
+        counted = AsyncMock(wraps=daemon.census._census.count)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(daemon.census._census, "count", counted)
+            assert await daemon.census.look() == kept
+            await daemon.census.update()  # the one that the look has begun, if any
+        assert counted.await_count == is_due
 
 
 async def test_a_look_waits_for_a_census_if_the_last_one_is_too_old(store: StoreFixture) -> None:
