@@ -11,6 +11,7 @@ from aiohttp import web
 
 from later.api.authorization import CALLER
 from later.api.json_response import json_response
+from later.api.topic_rows import ReadSnapshot
 from later.api.topics import parse_topic_scope
 from later.core.clock import rfc3339
 from later.core.forecast import (
@@ -25,13 +26,14 @@ from later.core.forecast import (
     simulate,
 )
 from later.core.policy import POLICY_FIELDS, Deliver, Policy, plain_number
-from later.core.snapshot import Snapshot
 from later.core.validation import refusal
 from later.store.open import Store
 
 MAX_STEP_S = 3600
-FRESH_S = 5.0
-"""How long a forecast of all is answered again: pages ask for it all the time, and it reads many topics."""
+FRESH_S, MAX_FRESH_S = 5.0, 60.0
+"""How long a forecast of all is answered again, at least and at most: pages ask for it all the time."""
+COST_FACTOR = 400
+"""It is answered again for so many times as long as it took, so that it costs the store next to nothing."""
 MAX_FRESH = 32
 """Forecasts of all that are kept."""
 _INTEGER = re.compile("[0-9]{1,6}")
@@ -42,26 +44,28 @@ _Question = tuple[str | None, int, int]
 
 
 class ForecastHandlers:
-    """Handlers of forecasts. Those of all are made one at a time, and shared for `FRESH_S`."""
+    """Handlers of forecasts. Those of all are made one at a time, and shared for a while."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, read_snapshot: ReadSnapshot) -> None:
         self._store = store
-        self._snapshot: Snapshot | None = None
+        self._read_snapshot = read_snapshot
         self._turn = asyncio.Lock()
         self._fresh: dict[_Question, tuple[float, dict[str, Any]]] = {}
+        """The forecasts of all, each with when (s, monotonic) it is made anew."""
 
     async def show_all(self, request: web.Request) -> web.StreamResponse:
         """`GET /forecast`."""
         hours, step_s = _parse_window(request.query)
         question = (request[CALLER].namespace, hours, step_s)
         async with self._turn:
-            monotonic = self._store.clock.monotonic()
-            self._fresh = {asked: kept for asked, kept in self._fresh.items() if kept[0] > monotonic - FRESH_S}
+            began = self._store.clock.monotonic()
+            self._fresh = {asked: kept for asked, kept in self._fresh.items() if kept[0] > began}
             if question in self._fresh:
                 return json_response(self._fresh[question][1])
             answer = await self._forecast_all(*question)
             if len(self._fresh) < MAX_FRESH:
-                self._fresh[question] = (monotonic, answer)
+                ended = self._store.clock.monotonic()
+                self._fresh[question] = (ended + fresh_for_s(ended - began), answer)
         return json_response(answer)
 
     async def show_topic(self, request: web.Request) -> web.StreamResponse:
@@ -84,9 +88,7 @@ class ForecastHandlers:
         )
 
     async def _forecast_all(self, namespace: str | None, hours: int, step_s: int) -> dict[str, Any]:
-        self._snapshot = await self._store.snapshots.read(self._snapshot)
-        now = (await self._store.time.now()).low
-        snapshot = self._snapshot if self._snapshot is not None and self._snapshot.is_usable(now) else None
+        snapshot, now = await self._read_snapshot(), (await self._store.time.now()).low
         topics, left_out = busiest_topics(snapshot, namespace)
         window = ForecastWindow.of(now, hours=hours, step_s=step_s)
         found = await self._store.forecasts.read(topics, window)
@@ -96,6 +98,11 @@ class ForecastHandlers:
             "topics": [{"topic": name, "due": tasks.due, "counts": tasks.counts} for name, tasks in found.items()],
             "topics_left_out": left_out,
         }
+
+
+def fresh_for_s(took_s: float) -> float:
+    """Return how long a forecast of all is answered again that took so long."""
+    return min(max(took_s * COST_FACTOR, FRESH_S), MAX_FRESH_S)
 
 
 def _parse_window(query: Mapping[str, str]) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from later.api.forecast import fresh_for_s
 from later.core.api_keys import Scope, make_key_text
 from later.core.clock import rfc3339
 from later.core.held import Held
@@ -133,12 +134,20 @@ async def test_what_cannot_be_forecast_is_refused(api: ApiFixture, query: str, d
 # Of all
 
 
-async def test_without_a_snapshot_no_topic_is_known(api: ApiFixture) -> None:
+async def test_without_a_snapshot_all_topics_are_counted_first(api: ApiFixture) -> None:
     await add(api, "order", NOW + 1)
+    counts = [0, 1] + [0] * 10
     assert await show(api, "/forecast?hours=1") == {
-        "at": rfc3339(LOW), "from": rfc3339(START), "step_s": 300, "due": 0, "counts": [0] * 12,
-        "counted_at": None, "topics": [], "topics_left_out": 0,
+        "at": rfc3339(LOW), "from": rfc3339(START), "step_s": 300, "due": 0, "counts": counts,
+        "counted_at": rfc3339(LOW), "topics": [{"topic": "order", "due": 0, "counts": counts}], "topics_left_out": 0,
     }  # fmt: skip
+
+
+async def test_while_another_instance_counts_for_the_first_time_no_topic_is_known(api: ApiFixture) -> None:
+    await add(api, "order", NOW + 1)
+    assert await api.store.snapshots.take_lock("another")
+    answer = await show(api, "/forecast")
+    assert (answer["topics"], answer["counted_at"], answer["counts"]) == ([], None, [0] * 72)
 
 
 async def test_the_busiest_topics_come_first_with_fresh_counts(api: ApiFixture) -> None:
@@ -156,7 +165,12 @@ async def test_the_busiest_topics_come_first_with_fresh_counts(api: ApiFixture) 
 async def test_a_snapshot_from_the_future_is_not_used(api: ApiFixture) -> None:
     await take_snapshot(api, at=NOW + 3_600_000, mail=5)
     answer = await show(api, "/forecast")
-    assert (answer["topics"], answer["counted_at"]) == ([], None)
+    assert (answer["topics"], answer["counted_at"]) == ([], rfc3339(LOW))
+
+
+@each_case(("took_s", "fresh_s"), [(0, 5), (0.012, 5), (0.1, 40), (0.2, 60), (9, 60)])
+def test_a_forecast_that_takes_longer_is_shared_for_longer(took_s: float, fresh_s: float) -> None:
+    assert fresh_for_s(took_s) == fresh_s
 
 
 async def test_callers_share_a_forecast_of_all(api: ApiFixture) -> None:
@@ -165,7 +179,7 @@ async def test_callers_share_a_forecast_of_all(api: ApiFixture) -> None:
     async with count_round_trips(api.store) as round_trips:
         answers = await asyncio.gather(*(show(api, "/forecast") for _ in range(10)))
     assert all(answer == answers[0] for answer in answers)
-    assert len(round_trips) == 2  # whether the snapshot is the known one, and the counts
+    assert len(round_trips) == 1  # the counts: the snapshot is known
 
 
 @pytest.fixture

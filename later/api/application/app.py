@@ -235,7 +235,7 @@ def _task_routes(
 
 def _census_routes(store: Store, read_snapshot: ReadSnapshot) -> list[Route]:
     """Return the routes that show the topics, and the store as a whole."""
-    topics, forecasts = TopicHandlers(store, read_snapshot), ForecastHandlers(store)
+    topics, forecasts = TopicHandlers(store, read_snapshot), ForecastHandlers(store, read_snapshot)
     return [
         Route("GET", "/overview", OverviewHandler(store, read_snapshot).show, Scope.READ, ("topics",)),
         Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit", "sort")),
