@@ -16,6 +16,10 @@ from later.store.keys import Keys
 from later.store.scripts import Command
 from later.store.shared_read import FRESH_S, SharedRead
 
+MISSING_FRESH_S = 0.1
+"""A secret that was missing is read again after this time: another daemon makes it when somebody signs in there, whose
+next call may come here."""
+
 
 class SessionSecret:
     """Reads the secret, and makes it for the first session. `monotonic` returns seconds."""
@@ -34,7 +38,8 @@ class SessionSecret:
     @property
     def is_fresh(self) -> bool:
         """True if `latest` was read a moment ago."""
-        return self._monotonic() - self._read_at < FRESH_S
+        fresh_s = MISSING_FRESH_S if self.latest is None else FRESH_S
+        return self._monotonic() - self._read_at < fresh_s
 
     async def read(self) -> None:
         """Read the secret, unless it is fresh. Raises StoreDown."""

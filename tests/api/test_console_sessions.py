@@ -13,6 +13,7 @@ from later.api.console_sessions import SessionCookie
 from later.core.api_keys import Scope, id_in_key, make_key_text, root_key
 from later.core.console_session import SECRET_BYTES, SESSION_MS, make_session
 from later.store.key_book import KeyBook
+from later.store.session_secret import MISSING_FRESH_S
 from later.store.shared_read import FRESH_S
 from tests.api.api_fixture import MINIMAL, ApiFixture
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
@@ -162,6 +163,20 @@ async def test_whoever_deletes_the_secret_ends_all_sessions(keys: KeyedApi) -> N
     assert (await call(keys, "GET", "/topics", cookie))[0] == 401
     assert (await call(keys, "GET", "/topics", await sign_in(keys, keys.root)))[0] == 200
     assert await keys.api.redis.get(keys.api.keys.session_secret) != secret
+
+
+async def test_a_session_that_another_daemon_has_begun_is_known_here_at_once(keys: KeyedApi) -> None:
+    """It has made the secret, which was missing when this one looked for it for an ended session."""
+    cookie = await sign_in(keys, keys.root)
+    name = keys.api.keys.session_secret
+    secret = await keys.api.redis.get(name)
+    assert isinstance(secret, bytes)
+    await keys.api.redis.delete(name)
+    keys.seconds.at += FRESH_S
+    assert (await call(keys, "GET", "/whoami", cookie))[0] == 401
+    await keys.api.redis.set(name, secret)
+    keys.seconds.at += 2 * MISSING_FRESH_S
+    assert (await call(keys, "GET", "/whoami", cookie))[0] == 200
 
 
 async def test_nothing_of_a_session_is_stored_but_the_secret(keys: KeyedApi) -> None:
