@@ -332,6 +332,8 @@ class Authorization:
             return
         text = _sent_key(request.headers.get(_HEADER, "")) if token is None else token
         id = id_in_key(text) if has_key_form(text) else None
+        if not text and self._sessions is not None:
+            id = key_id_in_session(self._sessions.cookie.find(request) or "")
         log.warning("call denied", reason=error.reason, key=id, peer=request.remote, not_logged=self._not_logged)
         self._logged_at, self._not_logged = now_s, 0
 

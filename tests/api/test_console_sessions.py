@@ -8,6 +8,7 @@ from http.cookies import Morsel, SimpleCookie
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from later.api.console_sessions import SessionCookie
 from later.core.api_keys import Scope, id_in_key, make_key_text, root_key
@@ -177,6 +178,16 @@ async def test_a_session_that_another_daemon_has_begun_is_known_here_at_once(key
     await keys.api.redis.set(name, secret)
     keys.seconds.at += 2 * MISSING_FRESH_S
     assert (await call(keys, "GET", "/whoami", cookie))[0] == 200
+
+
+async def test_a_refused_session_is_logged_with_the_id_of_its_key(keys: KeyedApi) -> None:
+    key = await keys.add_key(Scope.READ)
+    cookie = await sign_in(keys, key)
+    await keys.revoke(key)
+    with capture_logs() as logs:
+        assert (await call(keys, "GET", "/whoami", cookie))[0] == 401
+    assert [(event["event"], event["key"]) for event in logs] == [("call denied", id_in_key(key))]
+    assert cookie.value not in str(logs)
 
 
 async def test_nothing_of_a_session_is_stored_but_the_secret(keys: KeyedApi) -> None:
