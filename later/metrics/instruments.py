@@ -11,6 +11,10 @@ from itertools import accumulate
 
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.samples import Exemplar
+
+TRACE_ID = "trace_id"
+"""The label of exemplars."""
 
 
 class PlainCounter(Collector):
@@ -32,16 +36,23 @@ class PlainCounter(Collector):
 class Durations:
     """One series of a histogram."""
 
-    __slots__ = ("bounds_s", "by_bucket", "total_s")
+    __slots__ = ("bounds_s", "by_bucket", "exemplars", "total_s")
 
     def __init__(self, bounds_s: Sequence[float]) -> None:
         self.bounds_s = bounds_s
         self.by_bucket = [0] * (len(bounds_s) + 1)
         self.total_s = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
+        """The last traced observation of each bucket that has one."""
 
     def observe(self, seconds: float) -> None:
         self.total_s += seconds
         self.by_bucket[bisect_left(self.bounds_s, seconds)] += 1
+
+    def add_exemplar(self, seconds: float, trace_id: str, at_s: float) -> None:
+        """Name the trace of what was observed at `at_s` (Unix time) as the example of its bucket."""
+        bucket = bisect_left(self.bounds_s, seconds)
+        self.exemplars[bucket] = Exemplar({TRACE_ID: trace_id}, seconds, at_s)
 
 
 class DurationHistogram(Collector):
@@ -65,6 +76,10 @@ class DurationHistogram(Collector):
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
         bounds = [*(str(float(bound_s)) for bound_s in self.bounds_s), "+Inf"]
         for value, durations in self._series.items():
-            buckets = [*zip(bounds, accumulate(durations.by_bucket), strict=True)]
+            counts, exemplars = accumulate(durations.by_bucket), durations.exemplars
+            buckets = [
+                (bound, count, exemplars[bucket]) if bucket in exemplars else (bound, count)
+                for bucket, (bound, count) in enumerate(zip(bounds, counts, strict=True))
+            ]
             family.add_metric([value] if self._labels else [], buckets, durations.total_s)
         yield family

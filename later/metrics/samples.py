@@ -10,12 +10,23 @@ from typing import NamedTuple
 from prometheus_client import Metric, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.samples import Exemplar
+
+from later.metrics.instruments import TRACE_ID
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text"
 
 TIMESTAMPS = frozenset({"later_tick_last_success_timestamp_seconds", "process_start_time_seconds"})
 """Metrics that are times: of several processes the earliest counts, where others are summed."""
+
+
+class SampleExemplar(NamedTuple):
+    """An observation that stands for others of its bucket: its trace, its value, and its time (Unix, s)."""
+
+    trace_id: str
+    value: float
+    at_s: float
 
 
 class MetricSample(NamedTuple):
@@ -25,6 +36,7 @@ class MetricSample(NamedTuple):
     sample: str
     labels: tuple[tuple[str, str], ...]
     value: float
+    exemplar: SampleExemplar | None = None
 
 
 MetricSamples = list[MetricSample]
@@ -38,16 +50,19 @@ class Exposition(NamedTuple):
 
 
 def sum_samples(*processes: MetricSamples) -> MetricSamples:
-    """Sum the samples of several processes, as if one had counted it all."""
+    """Sum the samples of several processes, as if one had counted it all. Of exemplars, the latest remains."""
     total: dict[tuple[str, str, tuple[tuple[str, str], ...]], float] = {}
-    for metric, sample, labels, value in chain.from_iterable(processes):
+    exemplars: dict[tuple[str, str, tuple[tuple[str, str], ...]], SampleExemplar] = {}
+    for metric, sample, labels, value, exemplar in chain.from_iterable(processes):
         key = (metric, sample, labels)
+        if exemplar is not None and (key not in exemplars or exemplars[key].at_s < exemplar.at_s):
+            exemplars[key] = exemplar
         before = total.get(key)
         if before is None:
             total[key] = value
         else:
             total[key] = min(before, value) if metric in TIMESTAMPS else before + value
-    return [MetricSample(*key, value) for key, value in total.items()]
+    return [MetricSample(*key, value, exemplars.get(key)) for key, value in total.items()]
 
 
 def encode(collector: Collector, accept: str) -> Exposition:
@@ -62,7 +77,8 @@ def samples_of(collector: Collector) -> Iterator[MetricSample]:
     """Yield the samples of all metrics of a collector."""
     for metric in collector.collect():
         for sample in metric.samples:
-            yield MetricSample(metric.name, sample.name, tuple(sorted(sample.labels.items())), sample.value)
+            labels = tuple(sorted(sample.labels.items()))
+            yield MetricSample(metric.name, sample.name, labels, sample.value, _sample_exemplar(sample.exemplar))
 
 
 class CollectorChain(Collector):
@@ -89,5 +105,19 @@ class SampleCollector(Collector):
         for known in self._registry.collect():
             metric = Metric(known.name, known.documentation, known.type)
             for sample in self._by_metric[known.name]:
-                metric.add_sample(sample.sample, dict(sample.labels), sample.value)
+                metric.add_sample(
+                    sample.sample, dict(sample.labels), sample.value, exemplar=_exposed_exemplar(sample.exemplar)
+                )
             yield metric
+
+
+def _exposed_exemplar(exemplar: SampleExemplar | None) -> Exemplar | None:
+    """Return an exemplar as prometheus_client has it."""
+    return None if exemplar is None else Exemplar({TRACE_ID: exemplar.trace_id}, exemplar.value, exemplar.at_s)
+
+
+def _sample_exemplar(exemplar: Exemplar | None) -> SampleExemplar | None:
+    """Return an exemplar of prometheus_client in the form that another process can decode."""
+    if exemplar is None:
+        return None
+    return SampleExemplar(exemplar.labels[TRACE_ID], exemplar.value, float(exemplar.timestamp or 0))

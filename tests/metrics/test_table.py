@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from later.api.routes import ROUTES, Route
@@ -14,7 +15,7 @@ from later.core import address_guard
 from later.core.held import Held
 from later.core.retry import OutcomeKind
 from later.delivery import sender
-from later.metrics import MAX_TOPICS, OTHER, TOPIC_COUNTERS, Metrics
+from later.metrics import MAX_TOPICS, OTHER, TOPIC_COUNTERS, Metrics, MetricSamples
 from later.metrics.labels import (
     DEATH_REASONS,
     DENIAL_REASONS,
@@ -223,3 +224,20 @@ def test_promtool_has_nothing_to_say_about_the_metrics(topics: list[str], routes
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_of_the_exemplars_of_several_processes_the_latest_remains_in_its_bucket() -> None:
+    first, second = Metrics(), Metrics()
+    for metrics, trace, at_s in ((first, "a" * 32, 2.0), (second, "b" * 32, 1.0)):
+        lateness = metrics.lateness.labels("no")
+        lateness.observe(0.02)
+        lateness.add_exemplar(0.02, trace, at_s)
+    daemon = ProcessMetrics(Metrics(), 2)
+    running = {
+        number: msgspec.convert(msgspec.to_builtins(metrics.process_samples()), MetricSamples)
+        for number, metrics in ((1, first), (2, second))
+    }
+    lines = daemon.exposition(running, "application/openmetrics-text").text.splitlines()
+    assert [line for line in lines if " # {" in line] == [
+        'later_lateness_seconds_bucket{held="no",le="0.025"} 2.0 # {trace_id="' + "a" * 32 + '"} 0.02 2.0'
+    ]
