@@ -106,6 +106,9 @@ def http_url(text: str) -> str:
     return text.rstrip("/")
 
 
+collector_url = OptionType(lambda text: None if text == "none" else http_url(text), "URL")
+
+
 @option_type("URL")
 def proxy_url(text: str) -> str | None:
     """Read the URL of a forward proxy, which may have a user and a password; `none` is none."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from later.address_types import Address, events_url, http_url, mask_url, proxy_url, store_url
+from later.address_types import Address, collector_url, events_url, http_url, mask_url, proxy_url, store_url
 from later.core.api_keys import ApiKey
 from later.core.callback_url import check_callback, check_host_and_port
 from later.core.errors import ConfigError, Refused
@@ -97,6 +97,12 @@ class Config:
     max_pending_writes: int
     trace_context: str
     """`keep` or `off`: whether tasks keep the trace contexts of the requests that create them."""
+    otlp: str | None
+    """The URL of the collector of traces."""
+    trace_parent: str
+    """`link` or `child`: how the span of a delivery belongs to that of its create."""
+    trace_sample: float
+    """The share of the tasks without a trace context that are traced, 0 to 1."""
     access_log: str
     """`off`, `errors` or `all`: which HTTP requests are logged."""
     log_format: str
@@ -202,6 +208,8 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     others = {option.field: values[option.key] for option in OPTIONS if not option.in_policy}
     if others["lease_ms"] is None:
         others["lease_ms"] = policy.timeout_ms + DEFAULT_LEASE_MARGIN_MS
+    if others["trace_context"] is None:
+        others["trace_context"] = "off" if others["otlp"] is None else "keep"
     redis, data = _choose_store(command, settings.get("redis"), settings.get("data"))
     others |= {"redis_given": redis, "data_given": data, "health_given": "health" in settings}
     others |= {"url_given": "url" in settings, "root_key": None}
@@ -224,7 +232,7 @@ def _read_option(option: Option, setting: _Setting | None) -> Any:
 def _format_option(option: Option, setting: _Setting | None) -> str:
     """Return an option as it would stand on the command line, `--tick 0`, in one line and without secrets."""
     text = option.shown_default or option.default or "" if setting is None else setting.text
-    if option.type in (store_url, http_url, proxy_url, events_url):
+    if option.type in (store_url, http_url, proxy_url, events_url, collector_url):
         text = mask_url(text)
     if option.type is key_file and MASTER_PREFIX in text:
         text = "***"

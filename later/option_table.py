@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from later.address_types import address, address_or_off, events_url, host_names, http_url, origins, proxy_url, store_url
+from later.address_types import (
+    address,
+    address_or_off,
+    collector_url,
+    events_url,
+    host_names,
+    http_url,
+    origins,
+    proxy_url,
+    store_url,
+)
 from later.core.address_guard import parse_network, parse_rule
 from later.core.past_failures import MAX_FAILURES
 from later.core.policy import (
@@ -187,8 +197,15 @@ OPTIONS = (
            "Largest request body, in bytes or with KiB or MiB; at most 16MiB."),
     Option("max-pending-writes", "max_pending_writes", integer(1, 10_000_000), "10000", API_COMMANDS,
            "Most tasks that may wait for a slow store, per process; beyond that, requests are answered 503."),
-    Option("trace-context", "trace_context", choice("keep", "off"), "off", API_COMMANDS,
-           "Whether a task keeps the sampled `traceparent` of the request that creates it, for its deliveries."),
+    Option("trace-context", "trace_context", choice("keep", "off"), None, API_COMMANDS,
+           "Whether a task keeps the sampled `traceparent` of the request that creates it, for its deliveries.",
+           "off; keep with --otlp"),
+    Option("otlp", "otlp", collector_url, "none", DAEMON_COMMANDS,
+           "URL of a collector that gets traces by OTLP over HTTP, http(s)://HOST:4318; needs the extra `otel`."),
+    Option("trace-parent", "trace_parent", choice("link", "child"), "link", WORKER_COMMANDS,
+           "The span of a delivery begins a trace, with a link to the span of the create, or is a child of that."),
+    Option("trace-sample", "trace_sample", share, "1", DAEMON_COMMANDS,
+           "Share of the tasks without a trace context that are traced; the others go by the sampled flag of theirs."),
     Option("access-log", "access_log", choice("off", "errors", "all"), "errors", DAEMON_COMMANDS,
            "Which HTTP requests are logged; errors: at most one a second of each status, and neither 404 nor 409."),
     Option("log-format", "log_format", choice("console", "json"), "console", LOGGING_COMMANDS,

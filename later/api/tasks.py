@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from msgspec import UNSET
@@ -15,7 +16,7 @@ from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
 from later.api.response_schemas import CreateResponse, created_warning, deletion_view, due_time
 from later.api.task_creation import carry_out_counted, create_tasks
-from later.api.trace_headers import context_to_keep
+from later.api.trace_headers import context_of, context_to_keep
 from later.core.admit import admit
 from later.core.caller import Caller
 from later.core.errors import PolicyRefusal, Refused
@@ -27,6 +28,9 @@ from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
 from later.store.types import CreateResult, UpdatedTask
+
+if TYPE_CHECKING:
+    from later.tracing.spans import CreateSpan, SpanRecorder
 
 
 class TaskHandlers:
@@ -42,6 +46,7 @@ class TaskHandlers:
         pending_writes: PendingWrites,
         signals: DueSignals,
         keeps_trace_context: bool,
+        span_recorder: SpanRecorder | None,
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
@@ -56,15 +61,28 @@ class TaskHandlers:
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._keeps_trace_context = keeps_trace_context
+        self._span_recorder = span_recorder
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create`."""
+        if self._span_recorder is None:
+            return await self._create_one(request, None)
+        span = self._span_recorder.begin_create(context_of(request), is_kept=self._keeps_trace_context)
+        try:
+            return await self._create_one(request, span)
+        finally:
+            span.end()
+
+    async def _create_one(self, request: web.Request, span: CreateSpan | None) -> web.StreamResponse:
+        """Create the task of a request, within the span if there is one."""
         try:
             draft = parse_draft(await read_body(request, self._max_body))
             trace = context_to_keep(request) if self._keeps_trace_context else b""
             with self._pending_writes.reserve():
                 task = await self._admit(draft, request[CALLER], trace)
                 self._check_callback(task.callback)
+                if span is not None:
+                    task = span.join(task)
                 if draft.if_exists is None:
                     result = await self._create(task, len(task.content))
                 else:
@@ -73,6 +91,8 @@ class TaskHandlers:
         except Refused:
             self._metrics.tasks_refused.inc()
             raise
+        if span is not None:
+            span.note_stored()
         created = result is True
         return json_response(
             CreateResponse(

@@ -14,15 +14,23 @@ from later.core.errors import ConfigError
 
 
 class Extra(NamedTuple):
-    """An extra of the package: its name, and modules that it installs on every platform."""
+    """An extra of the package: its name, modules that it installs on every platform, and what it is called."""
 
     name: str
     modules: tuple[str, ...]
+    title: str
 
     def check(self, command: str) -> None:
         """Raise ConfigError if a module is missing that this command needs."""
-        if any(importlib.util.find_spec(module) is None for module in self.modules):
-            raise ConfigError(f"`{command}` needs the {self.name}: pip install 'later[{self.name}]'")
+        if any(map(_is_missing, self.modules)):
+            raise ConfigError(f"`{command}` needs {self.title}: pip install 'later[{self.name}]'")
+
+
+def _is_missing(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is None
+    except ModuleNotFoundError:  # not even the package is there that it is in
+        return True
 
 
 class LazyCommand(NamedTuple):

@@ -25,6 +25,7 @@ SERVER = Extra(
         "tzdata",
         "yarl",
     ),
+    "the server",
 )
 """The packages that the daemons need, and the commands that open the store."""
 

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from later import log
+from later.cli.groups import Extra
 from later.config import Config, load
 from later.core.clock import Clock
 from later.core.errors import StoreDown
@@ -18,10 +19,15 @@ from later.embedded import EmbeddedError, EmbeddedStore, answers_ping, holds_sto
 from later.store.open import Store, open_store
 from later.store.settings import StoreSettings
 
+OTEL = Extra("otel", ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"), "packages of OpenTelemetry")
+"""The packages that a daemon needs that exports traces."""
+
 
 def load_config(command: str, flags: Mapping[str, str | None]) -> Config:
     """Load the configuration and set up logging. Raises ConfigError."""
     config = load(command, flags, os.environ)
+    if config.otlp is not None:
+        OTEL.check(f"later {command} --otlp")
     if not config.runs_store and config.data_given:
         config = replace(config, store_url=socket_url(config.data))
     log.setup(config.log_format, config.log_level)

@@ -10,7 +10,13 @@ import msgspec
 from later.core.clock import rfc3339
 from later.core.errors import UnreadableBody
 from later.core.past_failures import PastFailure, PastFailures
-from later.core.trace_context import TRACEPARENT, find_traceparent, format_traceparent, parse_traceparent
+from later.core.trace_context import (
+    TRACE_HEADERS,
+    TRACEPARENT,
+    find_traceparent,
+    format_traceparent,
+    parse_traceparent,
+)
 
 BODY_VERSION = 1
 SCHEDULED_HEADER = "later-scheduled"
@@ -135,6 +141,23 @@ def creation_context(task: Task) -> bytes:
     if own is None and task.context is not None:
         own = task.context.get(TRACEPARENT)
     return task.trace_context if own is None else parse_traceparent(own)
+
+
+def names_own_context(task: Task) -> bool:
+    """Return True if the task's own headers, or its `context`, say which trace it belongs to."""
+    return find_traceparent(task.headers) is not None or (task.context is not None and TRACEPARENT in task.context)
+
+
+def task_in_span(task: Task, span: bytes, *, is_new_trace: bool) -> Task:
+    """Return a task as it is called within a span: that is the context which its receiver gets.
+
+    The header `tracestate` belongs to the trace in which the task was created, so it goes into no other.
+    """
+    if not task.headers:
+        return msgspec.structs.replace(task, trace_context=span)
+    left_out = TRACE_HEADERS if is_new_trace else {TRACEPARENT}
+    headers = {name: value for name, value in task.headers.items() if name.lower() not in left_out}
+    return msgspec.structs.replace(task, headers=headers, trace_context=span)
 
 
 class _TaskBody(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -7,6 +7,7 @@ span, and the flags. No context is b"".
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
 
 TRACEPARENT = "traceparent"
@@ -44,6 +45,14 @@ def is_sampled(context: bytes) -> bool:
 def sampled_only(context: bytes) -> bytes:
     """Return the context if it is sampled, b"" otherwise."""
     return context if is_sampled(context) else b""
+
+
+def is_id_sampled(task_id: str, share: float) -> bool:
+    """Return True if a task without a trace context is among the `share` (0 to 1) of tasks that are traced.
+
+    Its id decides, so all of its attempts are traced, in whatever process, or none of them is.
+    """
+    return zlib.crc32(task_id.encode()) < share * 2**32
 
 
 def find_traceparent(headers: Mapping[str, str]) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
@@ -32,6 +33,9 @@ from later.daemon.listen import listen_error, log_not_listening, may_skip_listen
 from later.metrics import Metrics
 from later.store.open import Store
 
+if TYPE_CHECKING:
+    from later.tracing.spans import SpanRecorder
+
 log = structlog.get_logger("later.daemon")
 
 REQUEST_GRACE_S = 5.0
@@ -53,8 +57,9 @@ class HttpServer:
         wake_delay_ticker: Callable[[int], None],
         read_snapshot: ReadSnapshot,
         move_clock: MoveClock | None = None,
+        span_recorder: SpanRecorder | None = None,
     ) -> None:
-        """`move_clock` is what `later dev` moves its clock by."""
+        """`move_clock` is what `later dev` moves its clock by. `span_recorder` traces creates."""
         self._config = config
         self._store = store
         self._metrics = metrics
@@ -71,7 +76,7 @@ class HttpServer:
             count_refused=metrics.connections_refused.inc,
             certificate=self._certificate,
         )
-        app = self._build_app(health, guard, wake_delay_ticker, read_snapshot, move_clock)
+        app = self._build_app(health, guard, wake_delay_ticker, read_snapshot, move_clock, span_recorder)
         if config.access_log != "off":
             app[ACCESS_LOG] = AccessLog(logs_all=config.access_log == "all", monotonic=time.monotonic)
         self._runner = Runner(
@@ -101,6 +106,7 @@ class HttpServer:
         wake_delay_ticker: Callable[[int], None],
         read_snapshot: ReadSnapshot,
         move_clock: MoveClock | None,
+        span_recorder: SpanRecorder | None,
     ) -> web.Application:
         config, authorization = self._config, self.authorization
         if not config.runs_api:
@@ -132,6 +138,7 @@ class HttpServer:
             pages=self._console_routes(),
             read_snapshot=read_snapshot,
             move_clock=move_clock,
+            span_recorder=span_recorder,
         )
 
     def _console_routes(self) -> list[Route]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import resource
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -16,38 +14,28 @@ from functools import partial
 
 import structlog
 
-from later import __version__
 from later.api.callback_check import CallbackCheck
 from later.api.health import HealthSource
 from later.api.server_connections import connection_limit
 from later.config import Config
-from later.core.address_guard import AddressGuard
 from later.core.admission_limits import AdmissionLimits
 from later.core.audit_event import AuditAction, AuditEvent
 from later.core.clock import Clock
 from later.core.clock_move import ClockMove, ClockState
 from later.core.errors import LaterError, NotAlive, StoreDown, StoreMismatch
 from later.core.policy import Sign
-from later.core.signing import KeyRing
 from later.daemon.census import Census
-from later.daemon.certificates import read_client_tls
 from later.daemon.clock_mover import ClockMover
 from later.daemon.event_sending import build_event_writer, check_events_url
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.heartbeat_sender import HeartbeatSender
 from later.daemon.http_server import HttpServer
 from later.daemon.lifecycle import wait_for_all
+from later.daemon.sending import build_sender, raise_descriptor_limit
 from later.daemon.shared_census import SharedCensus
 from later.daemon.signing_key import read_masters
+from later.daemon.span_export import open_span_provider
 from later.daemon.store_metrics import StoreMetrics
-from later.delivery.aiohttp_client import AiohttpClient
-from later.delivery.client_settings import ClientSettings
-from later.delivery.own_client import OwnClient
-from later.delivery.pool import idle_limit
-from later.delivery.proxy import Proxy
-from later.delivery.refusals import RefusalReport
-from later.delivery.sender import Sender
-from later.delivery.signer import Signer
 from later.metrics import Metrics
 from later.store.admission import write_limits
 from later.store.open import connect_store
@@ -110,6 +98,8 @@ class Service:
             moves_clock=config.moves_clock,
             keep_failures=config.keep_failures,
         )
+        self._span_provider = open_span_provider(config, self._instance)
+        self._span_recorder = None if self._span_provider is None else self._span_provider.recorder
         self._descriptors = raise_descriptor_limit()
         self._guard = build_guard(config)
         self._sender = build_sender(
@@ -140,6 +130,7 @@ class Service:
             wake_delay_ticker=self._worker.delay_ticker.wake if self._worker is not None else lambda due_at: None,
             read_snapshot=self.census.look,
             move_clock=self._move_clock if config.moves_clock else None,
+            span_recorder=self._span_recorder,
         )
         reads = [self._store.policies.shared_read, self._store.signing.shared_read]
         if self.http_server.authorization.reads_keys:
@@ -161,6 +152,7 @@ class Service:
             lease_ms=self._config.lease_ms,
             random=random.random,
             check_callback=CallbackCheck(self._guard, self._metrics).check,
+            span_recorder=self._span_recorder,
         )
 
     def _slots_in_use(self) -> int:
@@ -302,6 +294,8 @@ class Service:
         they should send no more requests.
         """
         async with AsyncExitStack() as stack:
+            if self._span_provider is not None:
+                stack.push_async_callback(self._span_provider.stop)
             stack.push_async_callback(self._store.aclose)
             stack.push_async_callback(self.heartbeat.remove)
             if self._events is not None:
@@ -362,43 +356,3 @@ class Service:
             self._metrics.event_loop_lag.observe(max(at - self._next_loop_measure, 0))
         self._next_loop_measure = at + EVENT_LOOP_EVERY_MS / 1000
         return TickResult(0, None)
-
-
-def raise_descriptor_limit() -> int:
-    """Raise the number of descriptors that this process may have to what it may be, and return it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError):  # macOS reports a limit that it does not grant
-            return soft
-    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
-
-
-def build_sender(
-    config: Config,
-    guard: AddressGuard,
-    metrics: Metrics,
-    descriptors: int,
-    *,
-    key_ring: Callable[[], KeyRing],
-    moved_ms: Callable[[], int],
-) -> Sender:
-    """Return the sender with the HTTP client, and through the proxy, that the options say. It signs by `key_ring()`.
-
-    `moved_ms` returns how far the store's time is ahead of that of receivers.
-    """
-    tls = read_client_tls(config.ca, config.receivers) if config.runs_worker else None
-    proxy = None if config.proxy is None else Proxy.parse(config.proxy)
-    max_idle = idle_limit(descriptors, config.concurrency)
-    settings = ClientSettings(max_lookups=config.concurrency, max_idle=max_idle, guard=guard, proxy=proxy, tls=tls)
-    build_client = AiohttpClient if config.http_client == "aiohttp" else OwnClient
-    return Sender(
-        build_client(settings),
-        Signer(key_ring),
-        user_agent=f"later/{__version__}",
-        guard=guard,
-        refusals=RefusalReport(lambda why: metrics.callbacks_refused.labels(why).inc()),
-        has_proxy=proxy is not None,
-        moved_ms=moved_ms,
-    )

@@ -7,12 +7,12 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import structlog
 
-from later.core.errors import LaterError, UnreadableBody, format_traceback
+from later.core.errors import LaterError, UnreadableBody
 from later.core.held import Held
 from later.core.origin import Origin
 from later.core.policy import PULL, Policy
@@ -34,12 +34,17 @@ from later.store.group_commit import GroupCommit
 from later.store.open import Store
 from later.store.types import Claim, PutBack, Settlement
 from later.worker.delivery_sampler import DeliverySampler
+from later.worker.delivery_traces import DeliveryTraces
 from later.worker.fair_share import FairShare
+from later.worker.fault_reports import FaultReports
 from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
 from later.worker.put_back import PutBackQueue
 from later.worker.settler import Settler
 from later.worker.throttle import Throttle
+
+if TYPE_CHECKING:
+    from later.tracing.spans import DeliverySpan, SpanRecorder
 
 log = structlog.get_logger("later.deliveries")
 
@@ -49,8 +54,6 @@ FAULT_PAUSE_MS = 60_000
 """How long a task waits after a fault of later's own: the fault is likely to come again, and spends no retry."""
 LOCAL_FAULT_PAUSE_MS = 1000
 """How long a task waits if this machine could not call its receiver: connections are closed all the time."""
-FAULT_LOG_MS = 60_000
-"""How often the same fault is logged as an error: one that every delivery meets would fill the disk with tracebacks."""
 
 
 class TaskSender(Protocol):
@@ -63,11 +66,14 @@ class _Delivery(msgspec.Struct, eq=False):
     """The delivery of a claim: it holds a slot until its settle was answered, or its lease has ended.
 
     `held` is what held the task until it was claimed. `origin` is that of the callback to call, if there is one.
+    `claimed_ns` is the Unix time of the claim, if deliveries are traced.
     """
 
     claim: Claim
     held: Held
     origin: Origin | None
+    claimed_ns: int
+    span: DeliverySpan | None = None
     attempt: asyncio.Task[None] | None = None
     result: Outcome | Verdict | PutBack | None = None
     """The result of the attempt. Once it is known, a stop does not give the task back."""
@@ -94,11 +100,17 @@ class DeliveryPool:
         metrics: Metrics,
         random: Callable[[], float],
         wake: Callable[[], None],
+        span_recorder: SpanRecorder | None = None,
     ) -> None:
-        """`wake` is called when a slot becomes free that a due task waited for."""
+        """`wake` is called when a slot becomes free that a due task waited for. `span_recorder` traces deliveries."""
         self._store = store
         self._settler = Settler[_Delivery](
-            store=store, metrics=metrics, judge=self._judge, on_end=self._end, report_fault=self._report_lost
+            store=store,
+            metrics=metrics,
+            judge=self._judge,
+            on_answer=None if span_recorder is None else _note_settle,
+            on_end=self._end,
+            report_fault=self._report_lost,
         )
         self._put_back_one = GroupCommit(self._put_back, queue_timeout_s=math.inf)
         """Without descriptors, all calls fail at once: each would want a connection to the store of its own."""
@@ -116,8 +128,8 @@ class DeliveryPool:
         self._cancelled: list[Claim] = []
         self.sampler = DeliverySampler()
         self._logs_deliveries = log.is_enabled_for(logging.DEBUG)
-        self._fault_logged_at: dict[str, int] = {}
-        """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged, by their tracebacks or reasons."""
+        self._faults = FaultReports(metrics, store.clock)
+        self._traces = None if span_recorder is None else DeliveryTraces(span_recorder, metrics)
 
     def start_all(self, deliveries: Sequence[tuple[Claim, Held, Origin | None]], now: int) -> None:
         """Start the deliveries of claims at `now` (ms), each with what held its task, and its origin.
@@ -133,8 +145,9 @@ class DeliveryPool:
             if origin is not None:
                 self._origin_share.acquire(topic, origin, now, count)
         loop = asyncio.get_running_loop()
+        claimed_ns = 0 if self._traces is None else self._traces.now_ns()
         for claim, held, origin in deliveries:
-            delivery = _Delivery(claim, held, origin)
+            delivery = _Delivery(claim, held, origin, claimed_ns)
             self._running.add(delivery)
             delivery.attempt = loop.create_task(self._deliver(delivery))
 
@@ -152,7 +165,7 @@ class DeliveryPool:
             self._end([delivery])
             raise
         except Exception as error:  # a fault of later's own
-            self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
+            self._faults.report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
             delivery.result = PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS, Held.FAULT)
         if not isinstance(delivery.result, PutBack):
             self._settler.settle(delivery)
@@ -167,6 +180,8 @@ class DeliveryPool:
         ended: dict[tuple[str, Origin | None], int] = {}
         for delivery in deliveries:
             self._running.discard(delivery)
+            if delivery.span is not None:
+                delivery.span.end(is_put_back=isinstance(delivery.result, PutBack | None))
             key = (delivery.claim.topic, delivery.origin)
             ended[key] = ended.get(key, 0) + 1
         unblocked, now = False, self._store.clock.now().low
@@ -236,23 +251,34 @@ class DeliveryPool:
             return unsent
         if claim.lease_end - now.high <= policy.timeout_ms:
             return PutBack(claim, claim.due_at)
+        return await self._call(delivery, task, now.low, policy)
+
+    async def _call(self, delivery: _Delivery, task: Task, now: int, policy: Policy) -> Outcome | PutBack:
+        """Return the outcome of a call of `task` that begins at `now` (ms)."""
+        claim, clock = delivery.claim, self._store.clock
         if claim.attempt == 1:
-            self._metrics.observe_lateness[delivery.held](max(now.low - claim.due_at, 0) / 1000)
+            self._metrics.observe_lateness[delivery.held](max(now - claim.due_at, 0) / 1000)
+        if self._traces is not None:
+            span = self._traces.begin(claim, task, delivery.held, delivery.origin, now, delivery.claimed_ns)
+            if span is not None:
+                delivery.span, task = span, span.task_to_call(task)
         started = clock.monotonic()
         failures = 0 if claim.failure is None else claim.failure.failures
         try:
-            outcome = await self._sender.send(task, claim.attempt, failures, now.low, policy)
+            outcome = await self._sender.send(task, claim.attempt, failures, now, policy)
         except LocalFault as error:  # any receiver would have met it: it must not cost the task a retry
-            self._report_local_fault(claim, error)
+            self._faults.report_local_fault(claim, error)
             return PutBack(claim, clock.now().high + LOCAL_FAULT_PAUSE_MS, Held.FAULT)
         took_s = clock.monotonic() - started
         self._metrics.delivery_duration.observe(took_s)
         took_ms = round(took_s * 1000)
         if outcome.kind is not OutcomeKind.DONE:
             outcome = msgspec.structs.replace(outcome, took_ms=took_ms)
-        self.sampler.offer(claim, delivery.origin, outcome, now.low, took_ms)
+        if self._traces is not None and delivery.span is not None:
+            self._traces.note_outcome(delivery.span, outcome, took_s)
+        self.sampler.offer(claim, delivery.origin, outcome, now, took_ms)
         if delivery.origin is not None:
-            self._origin_share.end_call(claim.topic, delivery.origin, took_ms, now.low + took_ms)
+            self._origin_share.end_call(claim.topic, delivery.origin, took_ms, now + took_ms)
         return outcome
 
     async def _leave_uncalled(self, claim: Claim, task: Task) -> Verdict | PutBack:
@@ -335,35 +361,7 @@ class DeliveryPool:
 
     def _report_lost(self, delivery: _Delivery, error: Exception) -> None:
         """Report a fault that leaves a task until its lease ends."""
-        self._report_fault(delivery.claim, error, "when its lease ends")
-
-    def _report_fault(self, claim: Claim, error: Exception, again: str) -> None:
-        """Count and log a fault of later's own. `again` says when the task is tried again.
-
-        Of the same fault, only one in a minute is logged as an error.
-        """
-        self._metrics.delivery_faults.inc()
-        about = {"id": claim.id, "topic": claim.topic, "attempt": claim.attempt, "again": again}
-        exception = format_traceback(error)
-        if self._is_first_of_its_minute(exception):
-            log.error("delivery crashed", **about, exception=exception)
-        else:
-            log.debug("delivery crashed again", **about)
-
-    def _report_local_fault(self, claim: Claim, error: LocalFault) -> None:
-        """Count and log a call that this machine could not make. Of the same reason, one in a minute is a warning."""
-        self._metrics.delivery_local_faults.inc()
-        about = {"id": claim.id, "topic": claim.topic, "reason": str(error)}
-        if self._is_first_of_its_minute(str(error)):
-            log.warning("delivery not possible", **about)
-        else:
-            log.debug("delivery still not possible", **about)
-
-    def _is_first_of_its_minute(self, fault: str) -> bool:
-        now = self._store.clock.now().low
-        recent = {fault: at for fault, at in self._fault_logged_at.items() if now < at + FAULT_LOG_MS}
-        self._fault_logged_at = {fault: now} | recent
-        return fault not in recent
+        self._faults.report_fault(delivery.claim, error, "when its lease ends")
 
     async def _put_back(self, tasks: Sequence[PutBack]) -> Sequence[None]:
         """Put tasks back that were not delivered; an answer for each of them."""
@@ -387,3 +385,9 @@ def _with_callback_of(policy: Policy, task: Task, origin: Origin | None) -> Task
     if not callback or Origin.of(callback) != origin:
         return None
     return msgspec.structs.replace(task, callback=callback)
+
+
+def _note_settle(delivery: _Delivery, settlement: Settlement, is_settled: bool) -> None:
+    """Note in the span of a delivery, if it has one, how the store answered its settle."""
+    if delivery.span is not None:
+        delivery.span.note_settle(settlement.verdict.target, is_settled=is_settled)

@@ -30,7 +30,8 @@ Delivery = TypeVar("Delivery")
 class Settler(Generic[Delivery]):
     """Settles deliveries, and tries again until the store answers or their leases end.
 
-    `judge` returns the settlements of deliveries whose calls ended at the same time. `on_end` is called with deliveries
+    `judge` returns the settlements of deliveries whose calls ended at the same time. `on_answer` is called with each
+    delivery whose settle was answered, its settlement, and whether it was settled. `on_end` is called with deliveries
     whose settle was answered, or whose lease has ended. `report_fault` is called with faults of later's own: then a
     task waits until its lease ends.
     """
@@ -42,12 +43,14 @@ class Settler(Generic[Delivery]):
         metrics: Metrics,
         judge: Callable[[Sequence[Delivery]], Awaitable[list[tuple[Delivery, Settlement]]]],
         on_end: Callable[[Sequence[Delivery]], None],
+        on_answer: Callable[[Delivery, Settlement, bool], None] | None = None,
         report_fault: Callable[[Delivery, Exception], None],
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._judge = judge
         self._on_end = on_end
+        self._on_answer = on_answer
         self._report_fault = report_fault
         self._unjudged: list[Delivery] = []
         self._waiting: list[tuple[Delivery, Settlement]] = []
@@ -104,6 +107,8 @@ class Settler(Generic[Delivery]):
         again: list[tuple[Delivery, Settlement]] = []
         for (delivery, settlement), answer in zip(group, answers, strict=True):
             if not isinstance(answer, LaterError):
+                if self._on_answer is not None:
+                    self._on_answer(delivery, settlement, answer)
                 if not answer or settlement.verdict.target is not SettleTarget.DONE:
                     self._report(settlement, answer, is_certain=not tries)
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from later.metrics import Metrics
 from later.store.open import Store
@@ -18,6 +19,9 @@ from later.worker.put_back import PutBackQueue
 from later.worker.throttle import Throttle
 from later.worker.ticker import Ticker, start_tickers
 from later.worker.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from later.tracing.spans import SpanRecorder
 
 FALLBACK_MS = 5000
 """How often unack, error and schedules are read at least: each tick of the delay ticker reads when one of them has
@@ -38,6 +42,7 @@ class Worker:
         lease_ms: int,
         random: Callable[[], float],
         check_callback: Callable[[str], None],
+        span_recorder: SpanRecorder | None = None,
     ) -> None:
         self._metrics = metrics
         self.fair_share = FairShare(slots)
@@ -58,6 +63,7 @@ class Worker:
             metrics=metrics,
             random=random,
             wake=self.wake,
+            span_recorder=span_recorder,
         )
         self.upkeep = Upkeep(
             store=store,

@@ -36,6 +36,7 @@ from later.store.client import StoreClient
 from later.store.keys import Keys
 from later.store.open import Store, build_store
 from later.store.scripts import Command
+from later.tracing.spans import SpanRecorder
 from tests.builders import NO_GUARD, NOW
 from tests.servers import shared_server
 
@@ -158,6 +159,7 @@ async def serve_api(
     base_path: str = "",
     cookie: SessionCookie = COOKIE,
     console: str = "on",
+    span_recorder: SpanRecorder | None = None,
 ) -> AsyncIterator[ApiFixture]:
     """Serve the whole API, on an empty store, at a fixed time unless a clock is given."""
     redis = Redis.from_url(shared_server(), protocol=2, driver_info=None)
@@ -209,6 +211,7 @@ async def serve_api(
         wake_delay_ticker=wakes.append,
         pages=[] if console == "off" else console_routes(console, base_path, authorization, cookie),
         read_snapshot=census.look,
+        span_recorder=span_recorder,
     )
     if access_log is not None:
         app[ACCESS_LOG] = access_log

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.core.task import creation_context, headers_of_call, headers_of_claim
-from later.core.trace_context import format_traceparent, is_sampled, parse_traceparent, sampled_only
+from later.core.trace_context import format_traceparent, is_id_sampled, is_sampled, parse_traceparent, sampled_only
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 
@@ -104,3 +104,12 @@ def test_the_own_header_of_a_task_is_not_replaced() -> None:
 def test_a_claim_shows_the_firing_beside_the_context() -> None:
     headers = headers_of_claim(a_task(scheduled_at=NOW, trace_context=CONTEXT))
     assert headers == {"traceparent": SAMPLED, "later-scheduled": "2027-01-15T08:00:00.000Z"}
+
+
+def test_the_share_of_sampled_ids_is_none_all_or_about_as_many_and_those_of_a_smaller_share_are_among_them() -> None:
+    ids = [f"order-{number}" for number in range(4000)]
+    sampled = {share: {id for id in ids if is_id_sampled(id, share)} for share in (0.0, 0.01, 0.5, 1.0)}
+    assert (sampled[0.0], sampled[1.0]) == (set(), {*ids})
+    assert 10 < len(sampled[0.01]) < 90
+    assert 1800 < len(sampled[0.5]) < 2200
+    assert sampled[0.01] < sampled[0.5]

@@ -14,7 +14,8 @@ from later.core.retry import Outcome
 from later.core.task import Task
 from later.delivery.http_client import LocalFault
 from later.store.keys import Bucket
-from later.worker.deliveries import FAULT_LOG_MS, FAULT_PAUSE_MS, LOCAL_FAULT_PAUSE_MS
+from later.worker.deliveries import FAULT_PAUSE_MS, LOCAL_FAULT_PAUSE_MS
+from later.worker.fault_reports import FAULT_LOG_MS
 from tests.builders import NOW, a_task
 from tests.store.inspection import claim_due
 from tests.store_fixture import StoreFixture

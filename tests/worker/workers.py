@@ -15,6 +15,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.types import TaskRecord
+from later.tracing.spans import SpanRecorder
 from later.worker.deliveries import TaskSender
 from later.worker.worker import Worker
 from tests.builders import NOW
@@ -74,6 +75,7 @@ class ManualWorker(Worker):
         slots: int = 256,
         policy: Policy | None = None,
         instance: str = "this",
+        span_recorder: SpanRecorder | None = None,
     ) -> None:
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
@@ -95,6 +97,7 @@ class ManualWorker(Worker):
             lease_ms=LEASE_MS,
             random=lambda: 0.0,
             check_callback=self.check_callback,
+            span_recorder=span_recorder,
         )
 
     def check_callback(self, callback: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -44,6 +45,9 @@ from later.core.api_keys import Scope
 from later.core.clock import Clock
 from later.metrics import Metrics
 from later.store.open import Store
+
+if TYPE_CHECKING:
+    from later.tracing.spans import SpanRecorder
 
 TOPIC_PATH = "/topics/{topic:[^/]+}"
 """The path of a topic. A `/` in its name comes percent-encoded; braces are not allowed in aiohttp's default pattern."""
@@ -90,12 +94,13 @@ def build_app(
     read_snapshot: ReadSnapshot,
     pages: Sequence[Route] = (),
     move_clock: MoveClock | None = None,
+    span_recorder: SpanRecorder | None = None,
 ) -> web.Application:
     """Build the application of `later serve`, or, with `move_clock`, that of `later dev`.
 
     `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
     `guard` judges the callbacks that are written. `pages` are the routes of the console.
-    `read_snapshot` returns the latest census of all topics.
+    `read_snapshot` returns the latest census of all topics. `span_recorder` traces creates.
     `cross_site_protection` checks each request first if the application is served by `server.Runner`.
     """
     pending_writes, bytes_in_answers = PendingWrites(settings.max_pending_writes), BytesInAnswers()
@@ -111,7 +116,16 @@ def build_app(
     signals = DueSignals(wake_delay_ticker, claims.queues, store)
     callback_check = CallbackCheck(guard, metrics)
     routes = [
-        *_task_routes(settings, store, metrics, callback_check, pending_writes, bytes_in_answers, signals),
+        *_task_routes(
+            settings,
+            store,
+            metrics,
+            callback_check,
+            pending_writes,
+            bytes_in_answers,
+            signals,
+            span_recorder=span_recorder,
+        ),
         *_claim_routes(claims),
         *_schedule_routes(
             ScheduleHandlers(
@@ -180,6 +194,8 @@ def _task_routes(
     pending_writes: PendingWrites,
     bytes_in_answers: BytesInAnswers,
     signals: DueSignals,
+    *,
+    span_recorder: SpanRecorder | None,
 ) -> list[Route]:
     """Return the routes of tasks and bulk jobs."""
     max_body = settings.max_body
@@ -191,6 +207,7 @@ def _task_routes(
         pending_writes=pending_writes,
         signals=signals,
         keeps_trace_context=settings.keeps_trace_context,
+        span_recorder=span_recorder,
     )
     batches = BatchHandlers(
         store=store,
@@ -202,6 +219,7 @@ def _task_routes(
         bytes_in_answers=bytes_in_answers,
         signals=signals,
         keeps_trace_context=settings.keeps_trace_context,
+        span_recorder=span_recorder,
     )
     edits = EditHandlers(
         store=store,

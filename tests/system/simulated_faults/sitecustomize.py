@@ -3,6 +3,7 @@
 - `names-hang`: the lookup of a name that ends in .hangs.test takes 5 s, cannot be cancelled, and fails.
 - `clock-ahead`: the wall clock that processes read is an hour ahead.
 - `no-uvloop`: the library is not installed, so the event loop is asyncio's.
+- `no-opentelemetry`: nothing of it is installed.
 - `second-dies`: the second of several processes exits as soon as it starts.
 - `second-hangs`: in the second of several processes a ticker hangs at its first tick, and ten seconds are its minute.
 - `dies-in-claim`: the first process that has claimed tasks for a consumer kills itself before it answers. It leaves the
@@ -48,6 +49,11 @@ def hide_uvloop() -> None:
     sys.modules.update(hidden)
 
 
+def hide_opentelemetry() -> None:
+    hidden: dict[str, Any] = {"opentelemetry": None}
+    sys.modules.update(hidden)
+
+
 def exit_second_process() -> None:
     if "2/2" in sys.orig_argv:
         os._exit(EXIT_STATUS)
@@ -81,6 +87,7 @@ FAULTS = {
     "names-hang": delay_name_lookups,
     "clock-ahead": set_clock_ahead,
     "no-uvloop": hide_uvloop,
+    "no-opentelemetry": hide_opentelemetry,
     "second-dies": exit_second_process,
     "second-hangs": hang_in_second_process,
     "dies-in-claim": die_before_a_claim_is_answered,

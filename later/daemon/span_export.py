@@ -1,0 +1,36 @@
+"""The export of spans that the options say, if any."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from later.config import Config
+
+if TYPE_CHECKING:
+    from later.tracing.provider import SpanProvider
+
+log = structlog.get_logger("later.daemon")
+
+
+def open_span_provider(config: Config, instance: str) -> SpanProvider | None:
+    """Return what makes and exports the spans of this process, or None without --otlp. Raises ConfigError.
+
+    OpenTelemetry is imported only here: it takes time and memory, and is an extra.
+    """
+    if config.otlp is None:
+        return None
+    open_provider = importlib.import_module("later.tracing.provider").open_provider
+    provider: SpanProvider = open_provider(
+        config.otlp,
+        instance,
+        share=config.trace_sample,
+        is_child=config.trace_parent == "child",
+        now_ns=time.time_ns,
+    )
+    if provider.recorder is None:
+        log.warning("nothing is traced", reason="OTEL_SDK_DISABLED is set")
+    return provider

@@ -1,0 +1,38 @@
+"""What OpenTelemetry logs, in our log: a warning at most once a minute, for a collector may be away for days."""
+
+from __future__ import annotations
+
+import logging
+
+import structlog
+
+LOGGER = "opentelemetry"
+LOG_EVERY_S = 60.0
+
+log = structlog.get_logger("later.tracing")
+
+
+class ExportLog(logging.Handler):
+    """A handler of the events that OpenTelemetry logs, most of which say that spans could not be exported."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._logged_at: float | None = None
+        self._not_logged = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._logged_at is not None and record.created - self._logged_at < LOG_EVERY_S:
+            self._not_logged += 1
+            return
+        self._logged_at = record.created
+        count, self._not_logged = self._not_logged, 0
+        try:
+            log.warning("traces not exported", reason=record.getMessage(), not_logged=count)
+        except Exception:
+            self.handleError(record)
+
+    def install(self) -> None:
+        """Take all events of OpenTelemetry, and pass none of them on."""
+        logger = logging.getLogger(LOGGER)
+        logger.handlers[:] = [self]
+        logger.propagate = False
