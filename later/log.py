@@ -16,6 +16,7 @@ import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
 
 from later.core.audit_event import AUDIT_LOGGER
+from later.event_lines import EVENT_LINES
 
 LIBRARIES_LEVEL = logging.WARNING
 """Events of aiohttp and asyncio below this level concern only themselves."""
@@ -36,6 +37,7 @@ def setup(format: str, level: str, stream: TextIO | None = None, process: int | 
     the configuration that they found.
     """
     out = _SafeStream(stream or sys.stderr)
+    EVENT_LINES.configure(out, format, level, process)
     shared: list[Processor] = [*_SAFETY_PROCESSORS]  # for our own events and for those of libraries
     if format == "json":
         shared.insert(0, structlog.processors.TimeStamper(fmt="iso", utc=True))

@@ -23,7 +23,7 @@ LAYERS = {
     "daemon": 4, "testing": 4,
     "config": 3.75, "application": 3.75,
     "receiver": 3.5, "puller": 3.5,
-    "option_table": 3.5, "log": 3.5, "embedded": 3.5,
+    "option_table": 3.5, "log": 3.5, "event_lines": 3.25, "embedded": 3.5,
     "api": 3, "worker": 3, "bulk": 3, "console": 3, "handlers": 3,
     "store": 2, "delivery": 2, "client": 2, "tracing": 2,
     "address_types": 1.75,

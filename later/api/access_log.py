@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 
 import structlog
 from aiohttp import hdrs, web
@@ -21,6 +22,14 @@ OTHER_METHOD = "other"
 log = structlog.get_logger("later.requests")
 
 
+AddEvent = Callable[[int, str, Mapping[str, object]], None]
+"""Logs an event: its level (as in `logging`), its name and its fields."""
+
+
+def _add_to_log(level: int, event: str, fields: Mapping[str, object]) -> None:
+    log.log(level, event, **fields)
+
+
 class AccessLog:
     """The events of requests: of all, or of errors, and then not of the calls for monitoring.
 
@@ -28,9 +37,10 @@ class AccessLog:
     returns seconds.
     """
 
-    def __init__(self, *, logs_all: bool, monotonic: Callable[[], float]) -> None:
+    def __init__(self, *, logs_all: bool, monotonic: Callable[[], float], add_event: AddEvent = _add_to_log) -> None:
         self._logs_all = logs_all
         self._monotonic = monotonic
+        self._add_event = add_event
         self._logged_at: dict[int, float] = {}
         """When (s) an error of each status was logged last."""
         self._not_logged: dict[int, int] = {}
@@ -61,23 +71,24 @@ class AccessLog:
     def _log(
         self, request: web.BaseRequest, answer: web.StreamResponse, route: str, seconds: float, **more: object
     ) -> None:
-        caller, context = request.get(CALLER), context_of(request)
+        fields: dict[str, object] = {
+            "method": request.method if request.method in hdrs.METH_ALL else OTHER_METHOD,
+            "route": route,
+            "status": answer.status,
+            "ms": round(seconds * 1000, 3),
+            "peer": request.remote,
+            **more,
+        }
         body = getattr(answer, "body", None)
         if isinstance(body, bytes | bytearray):
-            more["bytes"] = len(body)
+            fields["bytes"] = len(body)
+        caller = request.get(CALLER)
         if caller is not None and caller.key_id is not None:
-            more["key"] = caller.key_id
+            fields["key"] = caller.key_id
+        context = context_of(request)
         if context:
-            more["trace_id"] = context[:16].hex()
-        (log.warning if answer.status >= 500 else log.info)(
-            "request",
-            method=request.method if request.method in hdrs.METH_ALL else OTHER_METHOD,
-            route=route,
-            status=answer.status,
-            ms=round(seconds * 1000, 3),
-            peer=request.remote,
-            **more,
-        )
+            fields["trace_id"] = context[:16].hex()
+        self._add_event(logging.WARNING if answer.status >= 500 else logging.INFO, "request", fields)
 
 
 ACCESS_LOG = web.AppKey("access_log", AccessLog)

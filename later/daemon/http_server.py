@@ -30,6 +30,7 @@ from later.core.address_guard import AddressGuard
 from later.core.errors import StoreDown
 from later.daemon.certificates import read_server_certificate
 from later.daemon.listen import listen_error, log_not_listening, may_skip_listening, no_keys_error
+from later.event_lines import EVENT_LINES
 from later.metrics import Metrics
 from later.store.open import Store
 
@@ -78,7 +79,9 @@ class HttpServer:
         )
         app = self._build_app(health, guard, wake_delay_ticker, read_snapshot, move_clock, span_recorder)
         if config.access_log != "off":
-            app[ACCESS_LOG] = AccessLog(logs_all=config.access_log == "all", monotonic=time.monotonic)
+            app[ACCESS_LOG] = AccessLog(
+                logs_all=config.access_log == "all", monotonic=time.monotonic, add_event=EVENT_LINES.add
+            )
         self._runner = Runner(
             app,
             connections,
