@@ -18,8 +18,8 @@ class StoreMetrics:
         self._census = census
         self._metrics = metrics
         self._shown: Snapshot | None = None
-        self.on_snapshot: Callable[[Snapshot], None] | None = None
-        """Called with each new snapshot."""
+        self.on_snapshot: Callable[[Snapshot, float], None] | None = None
+        """Called with each new snapshot, and its age (s)."""
 
     async def tick(self, now: int) -> TickResult:
         try:
@@ -33,7 +33,7 @@ class StoreMetrics:
             self.show(snapshot)
             self._shown = snapshot
             if self.on_snapshot is not None:
-                self.on_snapshot(snapshot)
+                self.on_snapshot(snapshot, self._census.age_s)
         return TickResult(0, now + again_in_ms)
 
     def show(self, snapshot: Snapshot) -> None:

@@ -42,6 +42,8 @@ FULL_SHARE = 0.8
 
 A store that is full takes no task, so no event either.
 """
+OLD_MS = 60_000
+"""Age from which on a snapshot is old, unless its census takes that long: it may be from before everything was down."""
 MAX_SUBJECTS = 100
 """Subjects of which a process counts events by themselves, between two ticks. The rest is summed as `other`."""
 MAX_WAITING = 1000
@@ -92,15 +94,20 @@ class EventCollector:
             details = {"topic": None, "namespace": event.namespace}
             self.note(EventSubject(EventType.TOPIC_PAUSED, "", event.namespace), details)
 
-    def note_snapshot(self, snapshot: Snapshot) -> None:
-        """Note the topics that are late though nothing holds them, the worst first, and a store that is nearly full."""
+    def note_snapshot(self, snapshot: Snapshot, age_s: float) -> None:
+        """Note the topics that are late though nothing holds them, the worst first, and a store that is nearly full.
+
+        Nothing is noted of a snapshot that is old.
+        """
+        if 1000 * age_s >= snapshot.period_ms(OLD_MS):
+            return
         for row in sort_rows(snapshot.rows, "lateness"):
             if row.oldest_due_at is None or snapshot.at - row.oldest_due_at <= LATE_MS:
                 break
             if row.held is Held.NO:
                 late_s = (snapshot.at - row.oldest_due_at) / 1000
                 details = {"lateness_s": late_s, "due": row.due}
-                self.note(EventSubject(EventType.TOPIC_LATE, row.topic), details, age_s=late_s)
+                self.note(EventSubject(EventType.TOPIC_LATE, row.topic), details, age_s=late_s + age_s)
         memory, max_memory = snapshot.store.memory, snapshot.store.max_memory
         if max_memory and memory > FULL_SHARE * max_memory:
             self.note(EventSubject(EventType.STORE_FULL), {"memory": memory, "max_memory": max_memory})

@@ -7,6 +7,7 @@ import json
 from typing import Any
 from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -343,15 +344,27 @@ def test_late_topics_are_those_that_nothing_holds() -> None:
     collector = EventCollector(lambda: 0.0)
     held = [a_late_topic(f"held-{kind}", 3_600_000, kind) for kind in Held if kind is not Held.NO]
     collector.note_snapshot(
-        a_snapshot(*held, a_late_topic("late", 60_001), a_late_topic("slow", 60_000), a_late_topic("later/x", 70_000))
+        a_snapshot(*held, a_late_topic("late", 60_001), a_late_topic("slow", 60_000), a_late_topic("later/x", 70_000)),
+        age_s=2.0,
     )
     [(subject, count)] = collector.take(NOW).items()
     assert subject == EventSubject(EventType.TOPIC_LATE, "late")
-    assert (count.since, count.details) == (NOW - 60_001, {"lateness_s": 60.001, "due": 5})
+    assert (count.since, count.details) == (NOW - 62_001, {"lateness_s": 60.001, "due": 5})
+
+
+@each_case(
+    ("took_ms", "age_s", "is_noted"),
+    [(10, 0.0, True), (10, 59.9, True), (10, 60.0, False), (70_000, 119.0, True), (70_000, 120.0, False)],
+)
+def test_a_snapshot_from_before_everything_was_down_is_no_event(took_ms: int, age_s: float, is_noted: bool) -> None:
+    collector = EventCollector(lambda: 0.0)
+    snapshot = msgspec.structs.replace(a_snapshot(a_late_topic("late", 70_000)), took_ms=took_ms)
+    collector.note_snapshot(snapshot, age_s)
+    assert collector.is_empty != is_noted
 
 
 @each_case(("memory", "max_memory", "is_noted"), [(81, 100, True), (80, 100, False), (10**12, 0, False)])
 def test_a_store_is_nearly_full_above_four_fifths(memory: int, max_memory: int, is_noted: bool) -> None:
     collector = EventCollector(lambda: 0.0)
-    collector.note_snapshot(a_snapshot(memory=memory, max_memory=max_memory))
+    collector.note_snapshot(a_snapshot(memory=memory, max_memory=max_memory), age_s=0.0)
     assert noted(collector) == ([("later.store.full", "", "", 1)] if is_noted else [])
