@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from aiohttp import web
 
 from later.api.authorization import CALLER
 from later.api.json_response import json_response
+from later.api.read_queue import ReadQueue
 from later.api.topic_rows import ReadSnapshot
 from later.api.topics import parse_topic_scope
 from later.core.clock import rfc3339
@@ -49,7 +49,7 @@ class ForecastHandlers:
     def __init__(self, store: Store, read_snapshot: ReadSnapshot) -> None:
         self._store = store
         self._read_snapshot = read_snapshot
-        self._turn = asyncio.Lock()
+        self._queue = ReadQueue()
         self._fresh: dict[_Question, tuple[float, dict[str, Any]]] = {}
         """The forecasts of all, each with when (s, monotonic) it is made anew."""
 
@@ -57,7 +57,7 @@ class ForecastHandlers:
         """`GET /forecast`."""
         hours, step_s = _parse_window(request.query)
         question = (request[CALLER].namespace, hours, step_s)
-        async with self._turn:
+        async with self._queue.turn():
             began = self._store.clock.monotonic()
             self._fresh = {asked: kept for asked, kept in self._fresh.items() if kept[0] > began}
             if question in self._fresh:

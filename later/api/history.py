@@ -13,6 +13,7 @@ from later.api.authorization import CALLER
 from later.api.json_response import JsonResponse, json_response
 from later.api.load_shedding import PendingWrites
 from later.api.paging import parse_page_size
+from later.api.read_queue import ReadQueue
 from later.api.task_answers import BytesInAnswers, send
 from later.core.caller import Caller
 from later.core.clock import rfc3339
@@ -53,8 +54,8 @@ class HistoryHandlers:
         self._pending_writes = pending_writes
         self._bytes_in_answers = bytes_in_answers
         self._is_kept = is_kept
-        self._computing = asyncio.Lock()
-        """Held while slots are decoded: those of a week take megabytes, so there is one answer's worth at a time."""
+        self._queue = ReadQueue()
+        """The calls that read slots: those of a week take megabytes, so there is one answer's worth at a time."""
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET /history`."""
@@ -68,7 +69,7 @@ class HistoryHandlers:
         values: Values = {name: [None] * resolution.slots_from(first, now) for name in series}
         if self._is_kept:
             with self._pending_writes.reserve():
-                async with self._computing:
+                async with self._queue.turn():
                     await self._fill(values, topic, resolution, first, now)
         answer = {"step_s": resolution.length_ms // 1000, "from": rfc3339(first), "topic": topic, "series": values}
         return await self._send(request, self._mark(answer))
