@@ -73,15 +73,15 @@ class TopicLabels:
             self._use(topic)
 
     def adopt(self, topics: Collection[str]) -> None:
-        """Give labels to these topics, at most `MAX_TOPICS`, because other processes of the daemon use them."""
+        """Give labels to these topics, because other processes use them: to the first `MAX_TOPICS` of them."""
+        topics = [topic for topic in topics if topic != OTHER][:MAX_TOPICS]
         wanted = set(topics)
-        new = [topic for topic in topics if topic not in self._used_in and topic != OTHER]
+        new = [topic for topic in topics if topic not in self._used_in]
         others = [topic for topic in self._used_in if topic not in wanted]
         excess = max(len(self._used_in) + len(new) - MAX_TOPICS, 0)
         self._remove(sorted(others, key=self._used_in.__getitem__)[:excess])
         for topic in topics:
-            if topic != OTHER:
-                self._use(topic)
+            self._use(topic)
 
     def _use(self, topic: str) -> None:
         if topic not in self._used_in:

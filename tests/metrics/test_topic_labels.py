@@ -68,6 +68,13 @@ def test_topics_of_the_other_processes_are_adopted_in_the_place_of_those_used_le
     assert [topic for topic in FULL if topic not in labels] == FULL[:5]
 
 
+def test_no_more_topics_get_labels_than_there_is_room_for_whatever_others_have_labelled() -> None:
+    labels = full_labels()
+    labels.adopt([f"new{n}" for n in range(MAX_TOPICS + 50)])
+    labels.refresh([f"more{n}" for n in range(1000)])
+    assert len(labels._used_in) == MAX_TOPICS
+
+
 def test_counters_and_gauges_let_go_of_a_topic_together() -> None:
     metrics = Metrics()
     metrics.topics.refresh(FULL)
