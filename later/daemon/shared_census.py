@@ -26,7 +26,7 @@ COST_FACTOR = 100
 TOO_OLD_MS = 60_000
 """A call of the API does not wait for the next census, unless the snapshot is as old as this, and as two periods."""
 LOOK_S = 5.0
-"""How long a call of the API waits for a census: one of a very large store takes minutes."""
+"""How long a census may take while calls of the API wait for it: one of a very large store takes minutes."""
 RETRY_MS = 1000
 """How soon to look for the snapshot again while another instance counts."""
 LONG_CENSUS_S = 10.0
@@ -47,6 +47,7 @@ class SharedCensus:
         self._record = record
         self._started_at = store.clock.monotonic()
         self._update: asyncio.Task[None] | None = None
+        self._update_began_s = 0.0
         self.latest: Snapshot | None = None
 
     @property
@@ -63,7 +64,7 @@ class SharedCensus:
         """Return the snapshot to a caller of the API; None if the first census is still being made.
 
         If the next census is due, it is made, or looked for, meanwhile: this call waits only if there is none to show,
-        and then for no more than `LOOK_S`.
+        and then until that has taken `LOOK_S`.
 
         Raises:
             StoreDown: there is none, and the store cannot be read.
@@ -72,7 +73,8 @@ class SharedCensus:
         if self._is_due(period_ms, now):
             update = self._start_update(period_ms)
             if self.latest is None or _is_too_old(self.latest, now):
-                for ended in (await asyncio.wait([update], timeout=LOOK_S))[0]:
+                patience_s = max(self._update_began_s + LOOK_S - self._store.clock.monotonic(), 0)
+                for ended in (await asyncio.wait([update], timeout=patience_s))[0]:
                     ended.result()
         return self.latest
 
@@ -109,6 +111,7 @@ class SharedCensus:
         """Return the update that is running, or a new one."""
         if self._update is None or self._update.done():
             self._update = asyncio.create_task(self._run_update(period_ms))
+            self._update_began_s = self._store.clock.monotonic()
             self._update.add_done_callback(_retrieve_error)
         return self._update
 
