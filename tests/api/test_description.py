@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from later.api.description.operation import TEXT, Operation
 from later.api.description.operations import OPERATIONS, TAGS
 from later.api.problem_types import PROBLEM_TYPES
 from later.api.routes import ROUTES
+from later.core.operator_event import EventType
 from later.core.signing import Master
 from scripts.describe_api import DOCS, json_text, markdown_text
 from tests.api.api_fixture import ApiFixture, create_bodies
@@ -73,6 +75,18 @@ async def test_every_route_is_described_and_nothing_else(api: ApiFixture) -> Non
     assert described == own
     of_the_clock = {("GET", "/dev/clock"), ("POST", "/dev/clock")}
     assert {(operation.method, operation.path) for operation in OPERATIONS} == own | of_the_clock
+
+
+async def test_the_documented_events_for_operators_are_as_described(api: ApiFixture) -> None:
+    event = (await read_document(api))["webhooks"]["event"]["post"]
+    schema = event["requestBody"]["content"]["application/json"]["schema"]
+    close(schema)
+    examples = [
+        msgspec.json.decode(text)
+        for text in re.findall(r"```json\n(.*?)```", (DOCS / "events.md").read_text(), re.DOTALL)
+    ]
+    assert [example["type"] for example in examples] == [*EventType]
+    assert [error.message for example in examples for error in Draft202012Validator(schema).iter_errors(example)] == []
 
 
 async def test_the_document_is_valid_and_names_its_version(api: ApiFixture) -> None:

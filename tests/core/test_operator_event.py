@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 from later.core.operator_event import (
@@ -21,9 +23,17 @@ from later.metrics.labels import EVENT_TYPES
 from tests.builders import NOW
 from tests.cases import each_case
 
+ROOT = Path(__file__).parents[2]
 URL = "https://ops.example/later?key=1"
 TIME = "2027-01-15T08:00:00.000Z"
 SINCE = {"since": "2027-01-15T07:59:00.000Z"}
+
+DOCUMENTED = {
+    example["type"]: {*example["data"]}
+    for text in re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "events.md").read_text(), re.DOTALL)
+    for example in [json.loads(text)]
+}
+"""The fields of each type of event, as documented."""
 
 
 def an_event(subject: EventSubject, **details: Any) -> OperatorEvent:
@@ -58,6 +68,7 @@ def test_a_body_has_the_type_the_time_and_the_data(
 ) -> None:
     body = json.loads(encode_event(an_event(subject, **details)))
     assert body == {"type": subject.type.value, "timestamp": TIME, "data": {**data, **SINCE}}
+    assert "namespace" in data or DOCUMENTED[subject.type] == {*body["data"]}
 
 
 def test_a_topic_is_text_whatever_its_name_is() -> None:

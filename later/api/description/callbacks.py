@@ -1,10 +1,21 @@
-"""The call that the daemon makes of a receiver: what it sends, and what each answer means."""
+"""The calls that the daemon makes of receivers: what it sends, and what each answer means."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from later.api.description.json_schema import integer, mapping, string, structure
+from later.api.description.json_schema import (
+    TIME,
+    Schema,
+    choice,
+    integer,
+    mapping,
+    nullable,
+    number,
+    string,
+    structure,
+)
+from later.core.operator_event import EventType
 
 
 def callback_operation(id: str) -> dict[str, Any]:
@@ -13,12 +24,40 @@ def callback_operation(id: str) -> dict[str, Any]:
         {"id": string(), "topic": string(), "content": string(), "context": mapping(string())},
         ["id", "topic", "content"],
     )
+    return _call_operation(id, "Deliver a task that is due, with the headers that it was created with.", body)
+
+
+def event_operation(id: str) -> dict[str, Any]:
+    """Return the operation object of an event for operators, which goes to the URL of `--events`."""
+    data = structure(
+        {
+            "topic": nullable(string()),
+            "namespace": string(),
+            "reason": string(),
+            "count": integer(1),
+            "first_id": string(),
+            "lateness_s": number(0),
+            "due": integer(0),
+            "memory": integer(0),
+            "max_memory": integer(0),
+            "since": TIME,
+        },
+        ["since"],
+    )
+    body = structure(
+        {"type": choice([type.value for type in EventType]), "timestamp": TIME, "data": data},
+        ["type", "timestamp", "data"],
+    )
+    return _call_operation(id, "Tell operators of dead tasks, late or paused topics, or a nearly full store.", body)
+
+
+def _call_operation(id: str, summary: str, body: Schema) -> dict[str, Any]:
     headers = [
         {"name": name, "in": "header", "description": text, "schema": string()} for name, text in _HEADERS.items()
     ]
     return {
         "operationId": id,
-        "summary": "Deliver a task that is due, with the headers that it was created with.",
+        "summary": summary,
         "parameters": headers,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {

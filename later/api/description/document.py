@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from later import __version__
 from later.api.batch_body import NDJSON
 from later.api.description.answer_schemas import answer_schemas
-from later.api.description.callbacks import callback_operation
+from later.api.description.callbacks import callback_operation, event_operation
 from later.api.description.json_schema import BOOLEAN, TIME, Schema, choice, integer, number, reference, string
 from later.api.description.operation import TEXT, Operation
 from later.api.description.operations import OPERATIONS, TAGS
@@ -108,7 +108,10 @@ def build_document(routes: Mapping[tuple[str, str], DescribedRoute], base_path: 
         if route is not None:
             paths[operation.path][operation.method.lower()] = _operation_object(operation, route)
     answers = _problem_answers(paths)
-    webhooks = {"delivery": {"post": callback_operation("deliverTask")}}
+    webhooks = {
+        "delivery": {"post": callback_operation("deliverTask")},
+        "event": {"post": event_operation("tellOperators")},
+    }
     return {
         "openapi": OPENAPI_VERSION,
         "info": {
