@@ -60,6 +60,11 @@ def test_whoever_needs_a_key_signs_in_and_gets_to_the_page(browser: Browser, fol
         field.fill(make_key_text())
         field.press("Enter")
         expect_of(shown.get_by_role("alert").first).to_be_visible()
+        shown.route("**/console/session", lambda route: route.fulfill(status=204))  # the browser keeps no cookie
+        field.fill(root)
+        field.press("Enter")
+        expect_of(shown.get_by_text("The browser keeps no session")).to_be_visible()
+        shown.unroute("**/console/session")
         field.fill(root)
         field.press("Enter")
         shown.wait_for_url("**/console/workers")

@@ -1,4 +1,4 @@
-// The sign-in: a key is exchanged for a cookie. Neither is kept by the page.
+// The sign-in: a key is exchanged for a cookie.
 
 import { post } from "../lib/api.js";
 import { ErrorNotice, Field, withCode } from "../lib/components.js";
@@ -30,13 +30,15 @@ export default function SignInPage({ query }) {
     if (isBusy) return;
     setBusy(true);
     setError(null);
+    let wrong = words.wrong;
     try {
       await post("/console/session", { key: key.trim() });
+      wrong = words.notKept;
       await refreshMe();
       announce(words.done);
       navigate(nextPage(query), { replace: true });
     } catch (failure) {
-      setError(failure);
+      setError(Object.assign(failure, { wrong }));
       setKey("");
     }
     setBusy(false);
@@ -45,7 +47,7 @@ export default function SignInPage({ query }) {
   return html`<div class="sign-in"><form class="panel sign-in-form" onSubmit=${submit} autocomplete="off">
     <h1>${words.page}</h1>
     <p class="muted">${words.text}</p>
-    <${Field} label=${words.key} hint=${words.hint} error=${isWrong ? words.wrong : null}>${(props) => html`
+    <${Field} label=${words.key} hint=${words.hint} error=${isWrong ? error.wrong : null}>${(props) => html`
       <input class="input" type="password" name="later-key" autocomplete="off" spellcheck=${false} required autofocus
         value=${key} onInput=${(event) => setKey(event.target.value)} ...${props} />`}<//>
     ${!isWrong && html`<${ErrorNotice} error=${error} />`}
