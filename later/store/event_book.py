@@ -28,9 +28,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _StoredEvent(msgspec.Struct):
-    """An event in the outbox."""
+    """An event in the outbox. Its type may be one that only a later version knows."""
 
-    type: EventType
+    type: str
     topic: str
     reason: str
     count: int
@@ -41,6 +41,7 @@ class _StoredEvent(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_StoredEvent, strict=False).decode
+_TYPES = frozenset(type.value for type in EventType)
 _decode_details = msgspec.json.Decoder(dict[str, object]).decode
 
 
@@ -53,7 +54,7 @@ class EventBook:
         self._outbox = keys.event_outbox
 
     async def record(self, counts: Mapping[EventSubject, EventCount], now: int) -> list[OperatorEvent]:
-        """Add these counts at `now` (ms), and return all events that are to be sent.
+        """Add these counts at `now` (ms), and return all events that are to be sent, as far as this version knows them.
 
         Raises:
             StoreDown: the counts may have been added.
@@ -67,10 +68,12 @@ class EventBook:
         command = scripts.RECORD_EVENTS.call([self._counts, self._outbox], arguments)
         events, unreadable = list[OperatorEvent](), list[bytes]()
         for id, stored in pairs(await self._client.execute("events", command)):
-            event = _parse_event(id, stored)
-            if event is None:
+            try:
+                event = _parse_event(id, stored)
+            except ValueError:  # those of msgspec are such errors, too
                 unreadable.append(id)
-            else:
+                continue
+            if event is not None:
                 events.append(event)
         if unreadable:
             log.warning("operator events lost", count=len(unreadable), topics=[], reason="they cannot be read")
@@ -84,11 +87,14 @@ class EventBook:
 
 
 def _parse_event(id: bytes, stored: bytes) -> OperatorEvent | None:
-    """Return an event of the outbox; None if later did not write it so."""
-    try:
-        event = _decode(stored)
-        details = _decode_details(event.details)
-    except (ValueError, msgspec.MsgspecError):
+    """Return an event of the outbox; None if it is one of a later version.
+
+    Raises:
+        ValueError: later did not write it so.
+    """
+    event = _decode(stored)
+    details = _decode_details(event.details)
+    if event.type not in _TYPES:
         return None
     count = EventCount(count=event.count, since=event.since, first_id=event.first_id, details=details)
-    return OperatorEvent(id.decode(), EventSubject(event.type, event.topic, event.reason), count, event.at)
+    return OperatorEvent(id.decode(), EventSubject(EventType(event.type), event.topic, event.reason), count, event.at)

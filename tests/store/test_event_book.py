@@ -103,10 +103,20 @@ async def test_a_clock_that_was_set_back_holds_no_event_up(store: StoreFixture) 
     assert await sent(store, NOW - 3_600_000, order=2) == [("order", 2)]
 
 
+async def test_an_event_of_a_later_version_is_left_to_that(store: StoreFixture) -> None:
+    [event] = await store.events.record({DEAD: deaths(1)}, NOW)
+    stored = json.loads(await store.redis.hget(store.keys.event_outbox, event.id) or b"")
+    await store.redis.hset(store.keys.event_outbox, "ev:new", json.dumps({**stored, "type": "later.new"}))
+    assert await store.events.record({}, NOW + 5) == [event]
+    await store.events.remove([event])
+    assert await store.redis.hkeys(store.keys.event_outbox) == [b"ev:new"]
+
+
 async def test_entries_that_cannot_be_read_are_removed(store: StoreFixture) -> None:
     unreadable = ["{", "5", "null", "[]", '{"count": 1, "last": {}, "quiet": 1}']
     for number, text in enumerate(unreadable):
         await store.redis.hset(store.keys.event_counts, f"x{number}", text)
+    await store.redis.hset(store.keys.event_counts, "no subject", '{"count": 1, "last": 0, "quiet": 1}')
     await store.redis.hset(store.keys.event_outbox, mapping={"ev:x": "{", "ev:y": json.dumps({"type": "x"})})
     assert await sent(store, NOW, order=1) == [("order", 1)]
     assert await store.redis.hkeys(store.keys.event_outbox) == []

@@ -15,9 +15,12 @@ local counts_key, outbox = KEYS[1], KEYS[2]
 local now, max_subjects, max_events = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local FIELDS, OTHER = 9, 'other'
 
-local function parse_count(text)
+local SUBJECT = '^(%Z*)%z(%Z*)%z(%Z*)$'
+
+-- The count that is stored of a subject, or nil if later did not write it so.
+local function parse_count(subject, text)
   local is_json, count = pcall(cjson.decode, text)
-  if not is_json or type(count) ~= 'table' then return nil end
+  if not is_json or type(count) ~= 'table' or not string.match(subject, SUBJECT) then return nil end
   return tonumber(count.count) and tonumber(count.last) and tonumber(count.quiet) and count
 end
 
@@ -26,7 +29,7 @@ local function is_quiet(count) return math.abs(now - count.last) < count.quiet e
 local counts, subjects, over, changed = {}, 0, {''}, {}
 local stored = redis.call('HGETALL', counts_key)
 for i = 1, #stored, 2 do
-  local count = parse_count(stored[i + 1])
+  local count = parse_count(stored[i], stored[i + 1])
   if not count or (count.count == 0 and not is_quiet(count)) then
     over[#over + 1] = stored[i]
   else
@@ -54,7 +57,7 @@ end
 local waiting, events = redis.call('HLEN', outbox), {}
 for subject, count in pairs(counts) do
   if count.count > 0 and not is_quiet(count) and waiting < max_events then
-    local type, topic, reason = string.match(subject, '^(%Z*)%z(%Z*)%z(%Z*)$')
+    local type, topic, reason = string.match(subject, SUBJECT)
     local digest = string.sub(redis.sha1hex(topic .. '\0' .. reason), 1, 16)
     events[#events + 1] = 'ev:' .. type .. ':' .. digest .. ':' .. string.format('%.0f', math.floor(now / 60000))
     events[#events + 1] = cjson.encode({
