@@ -344,6 +344,7 @@ def test_the_table_has_all_rows() -> None:
         "signed",
         "guard",
         "access-log",
+        "traces",
         "million",
         "memory",
         "pending",
@@ -382,7 +383,8 @@ def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> 
         stores = {contender.store for contender in contenders} - {""}
     without_persistence = {
         *("memory", "export", "deliver-https", "deliver-topics", "deliver-origins", "isolation"),
-        *("endless", "consoles", "keys", "signed", "guard", "access-log", "pull-wait", "pull-idle", "handlers"),
+        *("endless", "consoles", "keys", "signed", "guard", "access-log", "traces"),
+        *("pull-wait", "pull-idle", "handlers"),
     }
     expected = {"none", "always"} if row.name == "sweep" else {"none"}
     assert stores == (expected if row.name in {*without_persistence, "sweep"} else set(DURABILITIES))

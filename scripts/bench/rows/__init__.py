@@ -13,7 +13,7 @@ from scripts.bench.rows.isolation import ISOLATION
 from scripts.bench.rows.lateness import LATENESS_200, LATENESS_1000, LATENESS_4000
 from scripts.bench.rows.memory import MEMORY
 from scripts.bench.rows.million import MILLION
-from scripts.bench.rows.observation import ACCESS_LOG
+from scripts.bench.rows.observation import ACCESS_LOG, TRACES
 from scripts.bench.rows.pending import PENDING
 from scripts.bench.rows.pull import PULL, PULL_100, PULL_IDLE, PULL_WAIT
 from scripts.bench.rows.query import QUERY
@@ -45,6 +45,7 @@ ROWS: tuple[Row, ...] = (
     SIGNED,
     GUARD,
     ACCESS_LOG,
+    TRACES,
     MILLION,
     MEMORY,
     PENDING,
