@@ -7,6 +7,7 @@ and nothing else.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
@@ -26,6 +27,8 @@ from later.tracing.spans import SpanRecorder
 TRACES_PATH = "/v1/traces"
 STOP_S = 1.0
 """How long a stop waits for the last spans to be exported."""
+SWITCH_INTERVAL_S = 0.001
+"""How long the thread that encodes spans may keep the event loop from running: by Python's default, five times that."""
 
 log = structlog.get_logger("later.tracing")
 
@@ -83,4 +86,5 @@ class SpanProvider:
 def open_provider(url: str, instance: str, *, share: float, is_child: bool, now_ns: Callable[[], int]) -> SpanProvider:
     """Return the provider that exports to the collector at `url`. Raises ConfigError."""
     endpoint = url if url.endswith(TRACES_PATH) else url + TRACES_PATH
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     return SpanProvider(lambda: OTLPSpanExporter(endpoint), instance, share=share, is_child=is_child, now_ns=now_ns)
