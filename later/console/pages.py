@@ -23,7 +23,8 @@ class ConsolePages:
 
     def __init__(self, base_path: str, mode: str) -> None:
         self._base_path = base_path
-        self._files = read_static_files({"base": base_path, "mode": mode})
+        placeholders = {"base": base_path, "static": f"{base_path}{PATH}static", "mode": mode}
+        self._files = read_static_files(placeholders)
         self._page = self._files.pop(INDEX)
 
     async def redirect(self, request: web.Request) -> web.StreamResponse:

@@ -58,15 +58,70 @@ def test_the_console_is_small() -> None:
     assert size(own_files()) <= MAX_OWN_BYTES
 
 
+def styles_in(text: str, pattern: str) -> set[Path]:
+    """Return the stylesheets that a file loads."""
+    return {STATIC / "css" / f"{name}.css" for name in re.findall(pattern, text)}
+
+
+def loaded_by(page: Path) -> set[Path]:
+    """Return all that a browser loads for a page: what all pages share, and the page's own modules and styles."""
+    shared = imported_by(STATIC / "app.js") | set(STATIC.glob("*.*"))
+    styles = styles_in((STATIC / "index.html").read_text(), r"css/(\w+)\.css")
+    return shared | imported_by(page) | styles | styles_in(page.read_text(), r'loadStyles\("(\w+)"\)')
+
+
+def test_the_page_asks_at_once_for_all_modules_that_every_page_needs() -> None:
+    preloaded = re.findall(
+        r'rel="modulepreload" href="\{\{static\}\}/([\w/]+\.js)"', (STATIC / "index.html").read_text()
+    )
+    assert {STATIC / path for path in preloaded} == imported_by(STATIC / "app.js") - {STATIC / "app.js"}
+
+
 def test_each_page_loads_little() -> None:
-    shared = imported_by(STATIC / "app.js") | set(STATIC.glob("css/*.css")) | set(STATIC.glob("*.*"))
-    assert VENDOR / "preact.js" in shared
     large = {}
     for page in (STATIC / "pages").glob("*.js"):
-        loaded = sum(len(gzip.compress(file.read_bytes())) for file in shared | imported_by(page))
+        assert VENDOR / "preact.js" in loaded_by(page)
+        loaded = sum(len(gzip.compress(file.read_bytes())) for file in loaded_by(page))
         if loaded > MAX_PAGE_BYTES:
             large[page.name] = loaded
     assert not large
+
+
+def test_every_style_is_used() -> None:
+    code = "\n".join(file.read_text() for file in own_files() if file.suffix in (".js", ".html"))
+    assert {name for name in class_names() if not is_named(name, code)} == set()
+
+
+def test_every_text_is_used() -> None:
+    code = {file: file.read_text() for file in own_files() if file.suffix == ".js"}
+    for file in [STATIC / "lib" / "words.js", *(STATIC / "lib" / "words").glob("*.js")]:
+        text = re.sub(r"\blimits: \{\n.*?\n  \}", "", code[file], flags=re.DOTALL)  # by the keywords of a schema
+        others = "\n".join(other for path, other in code.items() if path != file)
+        keys = re.findall(r"[{,\n] *\"?([a-z]\w+)\"?: ", text)
+        assert [key for key in keys if not is_named(key, others)] == [], file.name
+
+
+def class_names() -> set[str]:
+    """Return the classes that styles are for."""
+    texts = (
+        re.sub(r"/\*.*?\*/|\{[^{}]*\}", "{}", file.read_text(), flags=re.DOTALL) for file in STATIC.glob("css/*.css")
+    )
+    return {name for text in texts for name in re.findall(r"\.([a-zA-Z][\w-]*)", text)}
+
+
+def is_named(name: str, code: str) -> bool:
+    """Return True if code names a class or a text, or makes such names: `level-${level}`, `${action}Title`."""
+    first, _, rest = name.partition("-")
+    made = [rf"(?<![\w-]){re.escape(name)}(?![\w-])"]
+    made += [rf"(?<![\w-]){re.escape(first)}-\$\{{"] if rest else []
+    made += [rf"\}}{end[0]}`" for end in re.finditer(r"[A-Z][a-z]+$", name)]
+    return re.search("|".join(made), code) is not None
+
+
+def test_a_class_that_no_file_uses_is_found() -> None:
+    assert not is_named("of-nothing", "a class of-nothing-else, not-of-nothing, `on-${x}`")
+    assert is_named("level-ok", "`level-${level}`")
+    assert is_named("pauseTitle", "words[`${action}Title`]")
 
 
 def test_no_file_is_long() -> None:

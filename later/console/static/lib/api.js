@@ -19,7 +19,6 @@ export class ApiError extends Error {
 
 export const get = (path, query, { signal } = {}) => call("GET", path, { query, signal });
 export const post = (path, body = {}, options = {}) => call("POST", path, { ...options, body });
-export const put = (path, body, options = {}) => call("PUT", path, { ...options, body });
 export const patch = (path, body, options = {}) => call("PATCH", path, { ...options, body });
 export const del = (path, query, options = {}) => call("DELETE", path, { ...options, query });
 

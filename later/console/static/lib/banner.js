@@ -27,11 +27,11 @@ export function Banner() {
   }
   if (state !== "ok") {
     return html`<${Bar} level="bad" text=${TEXTS[state]} detail=${detail}><${Since} at=${since} />
-      <button type="button" class="button button-small" onClick=${refreshAll}>${words.banner.retry}</button><//>`;
+      <button class="button button-small" onClick=${refreshAll}>${words.banner.retry}</button><//>`;
   }
   if (updated) {
     return html`<${Bar} level="info" text=${words.banner.updated(updated.from, updated.to)}>
-      <button type="button" class="button button-small" onClick=${() => location.reload()}>${words.banner.reload}</button><//>`;
+      <button class="button button-small" onClick=${() => location.reload()}>${words.banner.reload}</button><//>`;
   }
   return back ? html`<${Bar} level="ok" text=${back} />` : null;
 }

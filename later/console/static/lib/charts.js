@@ -11,14 +11,19 @@ import { words } from "./words.js";
 const HEIGHT = 176;
 const PLOT = { top: 10, bottom: 22, left: 46, right: 6 };
 
+/** Draw a chart, or an empty place of its height while its values are not there. */
+function draw(props) {
+  return props.from ? html`<${Chart} ...${props} />` : html`<div class="chart-wait" />`;
+}
+
 /** Bars above each other. `series` are `{label, values, className, pattern}`; `how` is rate, sum or max. */
 export function StackedBars(props) {
-  return html`<${Chart} how="rate" barWidth=${5} marks=${drawBars} ...${props} />`;
+  return draw({ how: "rate", barWidth: 5, marks: drawBars, ...props });
 }
 
 /** Lines with gaps where nobody wrote. `series` are `{label, values, className, dash}`; `log` is for durations. */
 export function Lines(props) {
-  return html`<${Chart} how="max" barWidth=${2} marks=${drawLines} ...${props} />`;
+  return draw({ how: "max", barWidth: 2, marks: drawLines, ...props });
 }
 
 /** A chart with axes, legend, reading by pointer and arrow keys, and a table of its values.
@@ -113,13 +118,13 @@ function Axes({ scale, format, x, from, end, width, height }) {
   const isWide = end - from > 2 * 86_400_000;
   const ticks = timeTicks(from, end, Math.max(2, (width - 50) / (isWide ? 64 : 74)));
   const label = ({ at, isDay }) => (isDay ? dayName(at) : clock(at));
-  const anchor = (at) => (x(at) > width - 24 ? "end" : x(at) < PLOT.left + 14 ? "start" : "middle");
+  const hasRoom = (at) => x(at) > PLOT.left + 14 && x(at) < width - 20;
   return html`<g class="axes">
     ${scale.ticks.map((tick) => html`<line key=${tick} class="grid" x1=${PLOT.left} x2=${width - PLOT.right} y1=${scale.y(tick)}
       y2=${scale.y(tick)} /><text key="t${tick}" x=${PLOT.left - 6} y=${scale.y(tick) + 4} text-anchor="end">${format(tick)}</text>`)}
     ${ticks.map((tick) => html`<line key=${tick.at} class="tick" x1=${x(tick.at)} x2=${x(tick.at)} y1=${height - PLOT.bottom}
-      y2=${height - PLOT.bottom + 4} /><text key="t${tick.at}" x=${x(tick.at)} y=${height - 5}
-      text-anchor=${anchor(tick.at)}>${label(tick)}</text>`)}
+      y2=${height - PLOT.bottom + 4} />${hasRoom(tick.at) && html`<text key="t${tick.at}" x=${x(tick.at)} y=${height - 5}
+      text-anchor="middle">${label(tick)}</text>`}`)}
   </g>`;
 }
 

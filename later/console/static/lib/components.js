@@ -156,7 +156,7 @@ export function CopyButton({ text, label = "", className }) {
     clearTimeout(timer.current);
     timer.current = setTimeout(() => setSaid(""), 2000);
   };
-  return html`<button type="button" class=${classes("button button-small copy", className)} onClick=${copy}
+  return html`<button class=${classes("button button-small copy", className)} onClick=${copy}
     aria-label=${label ? words.copy.label(label) : undefined}>${said || words.copy.copy}</button>`;
 }
 
@@ -169,6 +169,6 @@ export function Snippet({ text, label }) {
 /** A choice of few: `options` is `[[value, label]]`. */
 export function Segments({ label, options, value, onChange }) {
   return html`<div class="segments" role="group" aria-label=${label}>${options.map(([name, text]) => html`
-    <button type="button" key=${name} class="segment" aria-pressed=${name === value ? "true" : "false"}
+    <button key=${name} class="segment" aria-pressed=${name === value ? "true" : "false"}
       onClick=${() => onChange(name)}>${text}</button>`)}</div>`;
 }

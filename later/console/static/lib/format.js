@@ -32,10 +32,6 @@ export function decimal(n) {
   return Math.abs(n) >= 1000 ? compact(n) : precise.format(n);
 }
 
-export function percent(share) {
-  return isNumber(share) ? `${precise.format(share * 100)}%` : "–";
-}
-
 const BYTE_UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
 
 export function bytes(n) {

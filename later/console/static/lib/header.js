@@ -33,9 +33,9 @@ export function Header({ location, onKeys }) {
         <${Search} />
         <${LiveSwitch} />
         <${ThemeButton} />
-        <button type="button" class="icon-button keys-button" onClick=${onKeys} aria-label=${words.keys.open}
+        <button class="icon-button keys-button" onClick=${onKeys} aria-label=${words.keys.open}
           title=${words.keys.open}>?</button>
-        <button type="button" class="icon-button menu-button" aria-expanded=${isOpen ? "true" : "false"}
+        <button class="icon-button menu-button" aria-expanded=${isOpen ? "true" : "false"}
           aria-controls="pages" aria-label=${words.nav.menu} onClick=${() => setOpen(!isOpen)}>
           <svg viewBox="0 0 16 16" aria-hidden="true"><path d=${isOpen ? "M4 4l8 8M12 4l-8 8" : "M2 5h12M2 11h12"} /></svg>
         </button>
@@ -69,7 +69,7 @@ function LiveSwitch() {
     announce(on ? words.live.stopped : words.live.started);
   };
   const level = !on ? "off" : age !== null && age > 45 ? "old" : "on";
-  return html`<button type="button" class="live live-${level}" aria-pressed=${on ? "true" : "false"} onClick=${toggle}
+  return html`<button class="live live-${level}" aria-pressed=${on ? "true" : "false"} onClick=${toggle}
     title=${on ? words.live.stop : words.live.go}><span class="live-dot" aria-hidden="true" />
     <span>${on ? words.live.on : words.live.off}</span>${shown && html`<span class="live-age" aria-hidden="true">${shown}</span>`}
   </button>`;
@@ -89,6 +89,6 @@ function ThemeButton() {
     chooseTheme(next);
     announce(words.theme.label(words.theme[next]));
   };
-  return html`<button type="button" class="icon-button" onClick=${change} aria-label=${label} title=${label}>
+  return html`<button class="icon-button" onClick=${change} aria-label=${label} title=${label}>
     <svg viewBox="0 0 16 16" aria-hidden="true"><path d=${THEME_SIGNS[name]} /></svg></button>`;
 }

@@ -1,6 +1,6 @@
 // The one import of the framework: Preact, its hooks, and htm for templates.
 
-import { Fragment, h, render } from "../vendor/preact.js";
+import { h, render } from "../vendor/preact.js";
 import {
   useCallback, useEffect, useErrorBoundary, useId, useLayoutEffect, useMemo, useRef, useState,
 } from "../vendor/hooks.js";
@@ -9,6 +9,6 @@ import htm from "../vendor/htm.js";
 const html = htm.bind(h);
 
 export {
-  Fragment, html, render,
+  html, render,
   useCallback, useEffect, useErrorBoundary, useId, useLayoutEffect, useMemo, useRef, useState,
 };

@@ -15,6 +15,6 @@ export function KeysDialog({ onClose }) {
       <th scope="col">${words.keys.does}</th></tr></thead>
     <tbody>${[...shown].map(([key, help]) => html`<tr key=${key}><td>${key.split(" ").map((part) => html`<kbd>${part}</kbd> `)}</td>
       <td>${help}</td></tr>`)}</tbody></table>
-    <div class="dialog-actions"><button type="button" class="button" onClick=${onClose} data-focus="">${words.keys.close}</button></div>
+    <div class="dialog-actions"><button class="button" onClick=${onClose} data-focus="">${words.keys.close}</button></div>
   <//>`;
 }

@@ -34,10 +34,7 @@ function describe(answer) {
   return {
     loaded: answer !== null,
     version: answer?.version ?? "",
-    scopes,
     namespace: answer?.namespace ?? null,
-    read_only: isReadOnlyMode || (answer?.read_only ?? true),
-    limits: answer?.limits ?? {},
     can: (scope) => whyNot(scope) === "",
     whyNot,
   };

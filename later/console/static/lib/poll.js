@@ -5,6 +5,7 @@ import { Observable } from "./observable.js";
 import { isLive } from "./settings.js";
 
 const LONGEST_MS = 30_000;
+const NOTHING_YET = { data: undefined, error: null, loading: true };
 const polls = new Set();
 
 /** The time (of `performance.now()`) of the oldest picture that a view shows; null before the first. */
@@ -22,23 +23,22 @@ export function refreshAll() {
 
 /** Call `load({signal})` now, and every `everyMs` while the page is seen and live; 0: only now and on refresh.
  *
- * Returns `{data, error, age_s, refresh, loading}`. Data stays while a later call fails, and goes when `deps` change.
+ * Returns `{data, error, refresh, loading}`. Data stays while a later call fails, and goes when `deps` change.
  */
 export function usePoll(load, everyMs, deps = []) {
-  const [state, setState] = useState({ data: undefined, error: null, loading: true, okAt: null });
+  const [state, setState] = useState(NOTHING_YET);
   const latest = useRef(load);
   latest.current = load;
   const poll = useRef(null);
   useEffect(() => {
-    setState({ data: undefined, error: null, loading: true, okAt: null });
+    setState(NOTHING_YET);
     poll.current = new Poll((options) => latest.current(options), everyMs, (change) => {
       setState((before) => ({ ...before, ...change }));
     });
     return () => poll.current.stop();
   }, [everyMs, ...deps]);
   const refresh = useCallback(() => poll.current?.refresh(), []);
-  const age_s = state.okAt === null ? null : (performance.now() - state.okAt) / 1000;
-  return { data: state.data, error: state.error, loading: state.loading, age_s, refresh };
+  return { ...state, refresh };
 }
 
 class Poll {
@@ -77,7 +77,7 @@ class Poll {
       if (abort.signal.aborted) return;
       this.#errors = 0;
       this.okAt = performance.now();
-      this.tell({ data, error: null, loading: false, okAt: this.okAt });
+      this.tell({ data, error: null, loading: false });
       updatePictureAt();
     } catch (error) {
       if (abort.signal.aborted) return;

@@ -75,6 +75,15 @@ function go(url, replace) {
   if (!replace && location.pathname !== before) scrollTo(0, 0);
 }
 
+/** Load a stylesheet that only some pages need. */
+export function loadStyles(name) {
+  const { promise, resolve } = Promise.withResolvers();
+  const sheet = Object.assign(document.createElement("link"), { rel: "stylesheet", onload: resolve, onerror: resolve });
+  sheet.href = `${ROOT}/static/css/${name}.css`;
+  document.head.append(sheet);
+  return promise;
+}
+
 /** Encode a name as one segment of a path. */
 export function segment(name) {
   return encodeURIComponent(name.toWellFormed?.() ?? name);

@@ -121,7 +121,7 @@ function Guarded({ children }) {
   if (!error) return children;
   return html`<${Notice} level="bad" title=${words.failure.title} role="alert">
     <p>${words.failure.text}</p><pre class="fault">${String(error?.stack ?? error).slice(0, 2000)}</pre>
-    <button type="button" class="button" onClick=${reset}>${words.failure.again}</button>
+    <button class="button" onClick=${reset}>${words.failure.again}</button>
   <//>`;
 }
 
@@ -133,5 +133,5 @@ function NotFound() {
 
 function NotLoaded() {
   return html`<${Notice} level="bad" title=${words.failure.noModule} role="alert">
-    <button type="button" class="button" onClick=${() => location.reload()}>${words.banner.reload}</button><//>`;
+    <button class="button" onClick=${() => location.reload()}>${words.banner.reload}</button><//>`;
 }

@@ -2,9 +2,9 @@
 
 import { html } from "./html.js";
 import { Sparkbars } from "./charts.js";
-import { Badge } from "./components.js";
+import { Badge, ErrorNotice, Notice, Segments } from "./components.js";
 import { clock, compact, count, decimal, duration } from "./format.js";
-import { Link, topicPath } from "./router.js";
+import { changeQuery, Link, topicPath } from "./router.js";
 import { topicWords } from "./words/topics.js";
 
 const COLUMNS = topicWords.columns;
@@ -30,6 +30,17 @@ export function TopicName({ topic }) {
 }
 
 const number = (key) => (topic) => html`<span class=${topic[key] ? "" : "zero"} title=${count(topic[key])}>${compact(topic[key])}</span>`;
+
+/** What happened in a range of time that can be chosen: the first of `ranges`, `[[value, label]]`, needs no name in the URL. */
+export function Past({ ranges, range, history: { data, error }, children }) {
+  const choose = (name) => changeQuery({ range: name === ranges[0][0] ? null : name }, { replace: true });
+  if (data?.off) return html`<${Notice}>${topicWords.historyOff}<//>`;
+  return html`<section class="stack" aria-label=${topicWords.history}>
+    <div class="section-head"><h2>${topicWords.history}</h2>
+      <${Segments} label=${topicWords.range} options=${ranges} value=${range} onChange=${choose} /></div>
+    ${error && !data && html`<${ErrorNotice} error=${error} />`}
+    <div class="two">${children}</div></section>`;
+}
 
 /** Columns of topics. `next(topic)` returns the forecast of one, or undefined if there is none. */
 export function topicColumns(next) {

@@ -1,5 +1,8 @@
 // Texts for people that more than one page shows. Each page has its own below words/.
 
+export const number = (n) => n.toLocaleString("en");
+export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
+
 export const words = {
   name: "later",
   title: (page) => (page ? `${page} · later` : "later"),

@@ -4,9 +4,11 @@ import { get } from "../lib/api.js";
 import { Empty, ErrorNotice, Loading, withCode } from "../lib/components.js";
 import { html, useEffect, useId, useMemo, useState } from "../lib/html.js";
 import { usePoll } from "../lib/poll.js";
-import { BASE } from "../lib/router.js";
+import { BASE, loadStyles } from "../lib/router.js";
 import { referenceWords as words } from "../lib/words/reference.js";
 import { Operation, operationsOf } from "../reference/operation.js";
+
+await loadStyles("reference");
 
 export function title() {
   return words.page;

@@ -3,15 +3,15 @@
 import { html, useMemo, useState } from "../lib/html.js";
 import { get, serverNow } from "../lib/api.js";
 import { Lines, StackedBars } from "../lib/charts.js";
-import { Empty, ErrorNotice, Loading, Notice, Panel, Segments, Sentence, Snippet, Tile, Tiles, withCode } from "../lib/components.js";
+import { Empty, ErrorNotice, Loading, Notice, Panel, Sentence, Snippet, Tile, Tiles, withCode } from "../lib/components.js";
 import { compact, count, decimal, duration, parseTime, Time } from "../lib/format.js";
 import { announce } from "../lib/live_region.js";
 import { usePoll } from "../lib/poll.js";
-import { BASE, changeQuery, Link, topicPath } from "../lib/router.js";
+import { BASE, Link, topicPath } from "../lib/router.js";
 import { learnTopics } from "../lib/search.js";
 import { acknowledge, acknowledged } from "../lib/settings.js";
 import { Table } from "../lib/table.js";
-import { topicColumns } from "../lib/topic_parts.js";
+import { Past, topicColumns } from "../lib/topic_parts.js";
 import { overviewWords as words } from "../lib/words/overview.js";
 import { curl } from "../tasks/readable.js";
 
@@ -95,7 +95,7 @@ function DeadTile({ number }) {
   const sub = !number ? words.none : !fresh ? words.acknowledged : known ? words.more(count(fresh)) : "";
   return html`<${Tile} label=${words.dead} value=${compact(number)} title=${count(number)} to="/dead"
     level=${fresh ? "bad" : undefined} sub=${sub}>
-    ${fresh > 0 && html`<button type="button" class="tile-action" onClick=${accept}>${words.acknowledge}</button>`}<//>`;
+    ${fresh > 0 && html`<button class="tile-action" onClick=${accept}>${words.acknowledge}</button>`}<//>`;
 }
 
 function WorkersTile({ workers }) {
@@ -104,10 +104,9 @@ function WorkersTile({ workers }) {
     level=${workers.count ? undefined : "bad"} sub=${sub} />`;
 }
 
-function History({ range, history: { data, error }, isBound }) {
-  const choose = (name) => changeQuery({ range: name === "1h" ? null : name }, { replace: true });
+function History({ range, history, isBound }) {
+  const { data } = history;
   if (isBound) return html`<${Notice}>${words.historyBound}<//>`;
-  if (data?.off) return html`<${Notice}>${words.historyOff}<//>`;
   const from = data && parseTime(data.from);
   const bars = OUTCOMES.map((name) => ({
     label: words.outcomes[name], values: data?.series[name] ?? [], className: `c-${name}`, pattern: PATTERNS[name],
@@ -117,26 +116,20 @@ function History({ range, history: { data, error }, isBound }) {
     { label: words.p99, values: data?.series.lateness_p99 ?? [], className: "c-p99", dash: "long" },
     { label: words.heldP99, values: data?.series.held_lateness_p99 ?? [], className: "c-held", dash: "dots" },
   ];
-  return html`<section class="stack" aria-label=${words.history}>
-    <div class="section-head"><h2>${words.history}</h2>
-      <${Segments} label=${words.range} options=${words.ranges} value=${range} onChange=${choose} /></div>
-    ${error && !data && html`<${ErrorNotice} error=${error} />`}
-    <div class="two">
+  return html`<${Past} ranges=${words.ranges} ...${{ range, history }}>
       <${Panel} title=${words.deliveries} note=${words.deliveriesNote}>
-        ${data ? html`<${StackedBars} title=${words.deliveries} from=${from} step_s=${data.step_s} series=${bars} />`
-    : html`<div class="chart-wait" />`}<//>
+        <${StackedBars} title=${words.deliveries} from=${from} step_s=${data?.step_s} series=${bars} /><//>
       <${Panel} title=${words.latenessChart} note=${words.latenessChartNote}>
-        ${data ? html`<${Lines} title=${words.latenessChart} from=${from} step_s=${data.step_s} series=${lines} log
-          format=${duration} />` : html`<div class="chart-wait" />`}<//>
-    </div></section>`;
+        <${Lines} title=${words.latenessChart} from=${from} step_s=${data?.step_s} series=${lines} log format=${duration} /><//>
+    <//>`;
 }
 
 function Forecast({ data, error }) {
   const series = [{ label: words.forecastSeries, values: data?.counts ?? [], className: "c-waiting" }];
   return html`<${Panel} title=${words.forecast} note=${data ? words.forecastSum(compact(data.counts.reduce((sum, n) => sum + n, 0)), compact(data.due)) : ""}>
     ${error && !data && html`<div class="panel-body"><${ErrorNotice} error=${error} /></div>`}
-    ${data ? html`<${StackedBars} title=${words.forecast} from=${parseTime(data.from)} step_s=${data.step_s} series=${series}
-      how="sum" format=${compact} idle=${false} />` : html`<div class="chart-wait" />`}<//>`;
+    <${StackedBars} title=${words.forecast} from=${parseTime(data?.from)} step_s=${data?.step_s} series=${series}
+      how="sum" format=${compact} idle=${false} /><//>`;
 }
 
 function WorstTopics({ overview, forecast }) {

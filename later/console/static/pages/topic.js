@@ -3,14 +3,15 @@
 import { html, useRef, useState } from "../lib/html.js";
 import { get, post, serverNow } from "../lib/api.js";
 import { Lines, StackedBars } from "../lib/charts.js";
-import { ButtonWithReason, ErrorNotice, Loading, Notice, Panel, Segments, Sentence, Tile, Tiles } from "../lib/components.js";
+import { ButtonWithReason, ErrorNotice, Loading, Panel, Sentence, Tile, Tiles } from "../lib/components.js";
 import { ConfirmDialog } from "../lib/dialog.js";
 import { capitalized, compact, count, duration, parseTime, relative } from "../lib/format.js";
 import { announce } from "../lib/live_region.js";
 import { usePoll } from "../lib/poll.js";
-import { changeQuery, Link, topicSegment } from "../lib/router.js";
-import { namespaceOf, TopicBadges } from "../lib/topic_parts.js";
+import { Link, topicSegment } from "../lib/router.js";
+import { namespaceOf, Past, TopicBadges } from "../lib/topic_parts.js";
 import { topicWords as words } from "../lib/words/topic.js";
+import { topicWords as listWords } from "../lib/words/topics.js";
 import { ForecastPanel } from "./topic_forecast.js";
 import { PolicyPanel } from "./topic_policy.js";
 
@@ -69,23 +70,19 @@ function History({ topic, range }) {
   const load = ({ signal }) => get("/history", {
     topic, series: "done,busy,failed,due", step: 300, since: new Date(serverNow() - HOURS[range] * 3_600_000).toISOString(),
   }, { signal });
-  const { data, error } = usePoll(load, 30_000, [topic, range]);
-  if (data?.off) return html`<${Notice}>${words.historyOff}<//>`;
-  const common = data && { from: parseTime(data.from), step_s: data.step_s };
+  const history = usePoll(load, 30_000, [topic, range]);
+  const { data } = history;
+  const common = { from: parseTime(data?.from), step_s: data?.step_s };
   const bars = data && Object.entries(words.outcomes).map(([name, label]) => ({
     label, values: data.series[name], className: `c-${name}`, pattern: { busy: "dots", failed: "hatch" }[name],
   }));
   const lines = data && [{ label: words.dueSeries, values: data.series.due, className: "c-held", dash: "" }];
-  return html`<section class="stack" aria-label=${words.history}>
-    <div class="section-head"><h2>${words.history}</h2><${Segments} label=${words.range} options=${words.ranges} value=${range}
-      onChange=${(name) => changeQuery({ range: name === "6h" ? null : name }, { replace: true })} /></div>
-    ${error && !data && html`<${ErrorNotice} error=${error} />`}
-    <div class="two">
-      <${Panel} title=${words.deliveries} note=${words.deliveriesNote}>${data
-    ? html`<${StackedBars} title=${words.deliveries} series=${bars} ...${common} />` : html`<div class="chart-wait" />`}<//>
-      <${Panel} title=${words.dueTasks} note=${words.dueTasksNote}>${data
-    ? html`<${Lines} title=${words.dueTasks} series=${lines} format=${compact} ...${common} />` : html`<div class="chart-wait" />`}<//>
-    </div></section>`;
+  return html`<${Past} ranges=${words.ranges} ...${{ range, history }}>
+      <${Panel} title=${words.deliveries} note=${words.deliveriesNote}>
+        <${StackedBars} title=${words.deliveries} series=${bars} ...${common} /><//>
+      <${Panel} title=${words.dueTasks} note=${words.dueTasksNote}>
+        <${Lines} title=${words.dueTasks} series=${lines} format=${compact} ...${common} /><//>
+    <//>`;
 }
 
 function Actions({ topic, path, explained, me, onDone }) {
@@ -101,8 +98,8 @@ function Actions({ topic, path, explained, me, onDone }) {
     <${Link} class="button" to="/tasks" query=${{ topic }}>${words.tasks}<//>
     <${ButtonWithReason} reason=${me.whyNot("admin")} onClick=${() => setAsks(action)}>${words[action]}<//>
     <${ButtonWithReason} reason=${me.whyNot("edit")} onClick=${() => setAsks("purge")}>${words.purge}<//>
-    ${(asks === "pause" || asks === "resume") && html`<${ConfirmDialog} title=${words[`${asks}Title`]} confirmLabel=${words[asks]}
-      onConfirm=${act} onClose=${close}><p>${words[`${asks}Text`]}</p><//>`}
+    ${(asks === "pause" || asks === "resume") && html`<${ConfirmDialog} title=${listWords[`${asks}Title`](1)}
+      confirmLabel=${words[asks]} onConfirm=${act} onClose=${close}><p>${listWords[`${asks}Text`]}</p><//>`}
     ${asks === "purge" && html`<${PurgeDialog} ...${{ topic, path, counts: explained.counts, onDone, onClose: close }} />`}
   </div>`;
 }

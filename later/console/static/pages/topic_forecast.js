@@ -48,8 +48,8 @@ export function ForecastPanel({ topic }) {
           onInput=${(event) => setTyped(event.target.value.trim())} ...${props} />`}<//>
     </div>
     ${error && !data && html`<div class="panel-body"><${ErrorNotice} error=${error} /></div>`}
-    ${data ? html`<${StackedBars} title=${words.forecast} from=${parseTime(data.from)} step_s=${data.step_s} series=${series} how="sum"
-      format=${compact} idle=${false} limit=${limit} />` : html`<div class="chart-wait" />`}<//>`;
+    <${StackedBars} title=${words.forecast} from=${parseTime(data?.from)} step_s=${data?.step_s} series=${series} how="sum"
+      format=${compact} idle=${false} limit=${limit} /><//>`;
 }
 
 /** The forecast as it is beside that with another rate, before that is set. */

@@ -89,7 +89,7 @@ function Actions({ chosen, me, onDone, onClear }) {
     onDone();
   };
   const names = chosen.map(({ topic }) => topic);
-  return html`<div class="bar">
+  return html`<div class="selection">
     <strong>${words.chosen(count(chosen.length))}</strong>
     ${["pause", "resume"].map((action) => html`<${ButtonWithReason} key=${action} className="button-small" reason=${reason}
       onClick=${() => setAsks(action)}>${words[action]}<//>`)}

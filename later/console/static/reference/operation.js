@@ -37,7 +37,7 @@ function problemsOf(operation) {
 }
 
 export function Operation({ found, root }) {
-  const { method, path, operation } = found;
+  const { operation } = found;
   const scopes = (operation.security ?? []).flatMap((way) => Object.values(way).flat());
   const parameters = (operation.parameters ?? []).map((parameter) => resolve(parameter, root).schema);
   const body = bodyOf(operation);
@@ -45,8 +45,7 @@ export function Operation({ found, root }) {
   const answers = Object.entries(operation.responses).filter(([status]) => Number(status) < 400);
   const problems = problemsOf(operation);
   return html`<div class="operation-body">
-    <p class="operation-facts"><code>${method} ${path}</code>
-      <${Badge} level=${scopes.length ? "info" : "ok"}>${scopes.length ? words.scope([...new Set(scopes)]) : words.open}<//></p>
+    <p><${Badge} level=${scopes.length ? "info" : "ok"}>${scopes.length ? words.scope([...new Set(scopes)]) : words.open}<//></p>
     ${operation.description && html`<p>${operation.description}</p>`}
     ${parameters.length > 0 && html`<h4>${words.parameters}</h4><div class="table-scroll" role="region" tabindex="0"
       aria-label=${words.parameters}><table class="table fields"><thead><tr><th scope="col">${words.field}</th>

@@ -1,6 +1,6 @@
 // Texts of the page of dead tasks.
 
-const number = (n) => n.toLocaleString("en");
+import { number, plural } from "../words.js";
 
 export const deadWords = {
   page: "Dead tasks",
@@ -57,7 +57,7 @@ export const deadWords = {
   stop: "Stop",
   close: "Close",
   ended: ({ action, state, moved }) => {
-    const done = `${number(moved)} ${moved === 1 ? "task" : "tasks"} ${action === "redrive" ? "redriven" : "purged"}`;
+    const done = `${plural(moved, "task")} ${action === "redrive" ? "redriven" : "purged"}`;
     return { done: `${done}.`, stopped: `Stopped: ${done}, the rest stays dead.`, failed: `It failed after ${done}.` }[state];
   },
 };

@@ -1,6 +1,6 @@
 // Texts of the pages of workers, jobs and schedules, and of the sign-in.
 
-const plural = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+import { plural } from "../words.js";
 
 export const fleetWords = {
   workers: {

@@ -2,7 +2,7 @@
 
 export const overviewWords = {
   title: "Overview",
-  counted: "Counted", justNow: "just now",
+  counted: "Counted",
   tiles: "Figures",
   due: "Due now", waiting: (n) => `${n} waiting`,
   oldest: "Oldest lateness", held: (text) => `held: ${text}`, nothingHeld: "nothing held",
@@ -13,8 +13,7 @@ export const overviewWords = {
   acknowledgedNow: (n) => `${n} dead tasks acknowledged. The number turns red again when it grows.`,
   workers: "Workers", slots: (used, all) => `${used} of ${all} slots in use`, noWorker: "nothing is delivered",
   topics: "Topics", paused: (n) => `${n} paused`,
-  range: "Range", ranges: [["1h", "1 h"], ["6h", "6 h"], ["7d", "7 d"]],
-  history: "What happened",
+  ranges: [["1h", "1 h"], ["6h", "6 h"], ["7d", "7 d"]],
   deliveries: "Deliveries", deliveriesNote: "per second, by outcome",
   latenessChart: "Lateness", latenessChartNote: "between due and begun; held apart",
   outcomes: { done: "done", busy: "busy", failed: "failed", gone: "gone" },
@@ -22,7 +21,6 @@ export const overviewWords = {
   forecast: "What falls due", forecastSum: (n, due) => `${n} in the next 6 h; ${due} already due`,
   forecastSeries: "tasks",
   worst: "Topics that need a look", worstNote: "the worst first", all: "All topics",
-  historyOff: "This daemon keeps no history (--history off).",
   historyBound: "Your key is bound to a namespace: figures of the past are on the pages of its topics.",
   first: {
     title: "No tasks yet", text: "Give later its first call to make. It is made in a minute, and shows up here at once.",

@@ -1,5 +1,7 @@
 // Texts of the page that describes the API.
 
+const some = (n, one) => `${n} ${one}${n === "1" ? "" : "s"}`;
+
 export const referenceWords = {
   page: "API",
   version: (version) => `Version ${version}`,
@@ -19,16 +21,13 @@ export const referenceWords = {
   field: "Field", type: "Type", meaning: "Meaning",
   required: "required",
   fields: "fields",
-  each: "each",
   or: "or",
-  more: "further fields",
   place: { path: "in the path", query: "in the query", header: "a header" },
-  status: (status) => `${status}`,
   link: (name) => `Link to ${name}`,
   limits: {
     minimum: (n) => `≥ ${n}`, maximum: (n) => `≤ ${n}`, exclusiveMinimum: (n) => `> ${n}`, exclusiveMaximum: (n) => `< ${n}`,
-    minLength: (n) => `at least ${n} characters`, maxLength: (n) => `at most ${n} characters`,
-    minItems: (n) => `at least ${n} items`, maxItems: (n) => `at most ${n} items`,
-    maxProperties: (n) => `at most ${n} names`, pattern: (text) => text, default: (value) => `default ${value}`,
+    minLength: (n) => `at least ${some(n, "character")}`, maxLength: (n) => `at most ${some(n, "character")}`,
+    minItems: (n) => `at least ${some(n, "item")}`, maxItems: (n) => `at most ${some(n, "item")}`,
+    maxProperties: (n) => `at most ${some(n, "name")}`, pattern: (text) => text, default: (value) => `default ${value}`,
   },
 };

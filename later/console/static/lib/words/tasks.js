@@ -1,7 +1,6 @@
 // Texts of the pages about tasks.
 
-const number = (n) => n.toLocaleString("en");
-const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
+import { number, plural } from "../words.js";
 
 export const taskWords = {
   title: (id) => `Task ${id}`,

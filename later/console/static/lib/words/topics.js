@@ -1,5 +1,7 @@
 // Texts about topics: the list, and badges that other pages show, too.
 
+import { number, plural } from "../words.js";
+
 export const topicWords = {
   title: "Topics",
   columns: {
@@ -19,12 +21,13 @@ export const topicWords = {
   },
   next: (n, most, at) => (n ? `${n} fall due, most at ${at} (${most})` : "nothing falls due"),
   namespace: "Namespace", allNamespaces: "All namespaces", filter: "Filter this page",
-  shown: (n, all, isPart) => `${n === all ? "" : `${n} of `}${isPart ? "the first " : ""}${all} ${all === 1 ? "topic" : "topics"}`,
+  shown: (n, all, isPart) => `${n === all ? "" : `${n} of `}${isPart ? "the first " : ""}${plural(all, "topic")}`,
   most: (n) => `The first ${n} by this order. Sorted by name, all topics can be paged through.`,
   counted: "Counted", nextPage: "Next page", firstPage: "First page",
+  history: "What happened", range: "Range", historyOff: "This daemon keeps no history (--history off).",
   chosen: (n) => `${n} selected`, pause: "Pause", resume: "Resume", clear: "Clear the selection",
-  pauseTitle: (n) => (n === 1 ? "Pause this topic?" : `Pause ${n} topics?`),
-  resumeTitle: (n) => (n === 1 ? "Resume this topic?" : `Resume ${n} topics?`),
+  pauseTitle: (n) => (n === 1 ? "Pause this topic?" : `Pause ${number(n)} topics?`),
+  resumeTitle: (n) => (n === 1 ? "Resume this topic?" : `Resume ${number(n)} topics?`),
   pauseText: "Nothing more is delivered. What is in flight ends, and tasks are still accepted.",
   resumeText: "Deliveries go on at once, slowly at first where the policy has a ramp.",
   paused: (n) => `${n} paused`, resumed: (n) => `${n} resumed`,
