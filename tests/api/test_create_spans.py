@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from later.core.policy import Deliver, Policy
 from later.core.task import decode_task
 from tests.api.api_fixture import MINIMAL, ApiFixture, serve_api
 from tests.cases import each_case
@@ -99,3 +100,11 @@ async def test_no_span_says_what_may_be_secret() -> None:
     texts = json.dumps([span.text for span in spans.ended])
     assert len(spans.ended) == 2
     assert [secret for secret in SECRETS if secret in texts] == []
+
+
+async def test_a_task_that_a_consumer_will_claim_keeps_the_span_too() -> None:
+    spans = RecordedSpans()
+    policy = Policy(deliver=Deliver.PULL)
+    async with serve_api(keeps_trace_context=True, span_recorder=spans.recorder, policy=policy) as api:
+        await api.post("/create", {"topic": "jobs"}, headers=WITH_CALLER)
+        assert [span.context for span in spans.ended] == await kept(api)

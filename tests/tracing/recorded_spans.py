@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -58,6 +59,11 @@ class RecordedSpans:
     @property
     def ended(self) -> list[RecordedSpan]:
         return [_recorded(span) for span in self._exporter.get_finished_spans()]
+
+    def encode(self) -> bytes:
+        """Return the spans that have ended as they are exported."""
+        encoded: bytes = encode_spans(self._exporter.get_finished_spans()).SerializeToString()
+        return encoded
 
 
 def _recorded(span: ReadableSpan) -> RecordedSpan:

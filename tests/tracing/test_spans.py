@@ -216,3 +216,14 @@ def test_nothing_that_fails_here_is_noticed_outside() -> None:
     span.end()
     begun = recorder.begin_delivery(task, attempt=1, due_at=0, late_ms=0, held=Held.NO, host="", claimed_ns=0)
     assert begun is None
+
+
+@each_case(
+    "topic", ["a/b", "../x", "%2F", "<img src=x onerror=alert(1)>", "\u202ertl", "\U0001f525", "\n\t\x1b[2J", "é" * 127]
+)
+def test_any_topic_can_be_exported(topic: str) -> None:
+    spans = RecordedSpans()
+    create(spans, task := a_task(topic=topic))
+    deliver(spans, task)
+    assert [span.name for span in spans.ended] == [f"create {topic}", f"deliver {topic}"]
+    assert spans.encode().count(topic.encode()) == 4
