@@ -34,6 +34,11 @@ def store_of(user: str, server_url: str) -> dict[str, str]:
     return {"LATER_REDIS": url_as(user, server_url), "LATER_SIGNING_KEY": SIGNING_KEY}
 
 
+def events_to(receiver: Receiver) -> tuple[str, str]:
+    """Return the option that sends events for operators to the receiver."""
+    return "--events", receiver.url("/events")
+
+
 def run_as(user: str, server_url: str, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**environment(), **store_of(user, server_url)}
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env, timeout=60, check=False)
@@ -68,6 +73,11 @@ def use_whole_api(url: str, receiver: Receiver) -> None:
     ]
     wait_until(lambda: get(url, topic).body["dead"] == 3, "three tasks are dead")
     wait_until(lambda: {f"done{number}" for number in range(3)} <= receiver.ids, "the others are delivered")
+    told = {"later.tasks.dead", "later.topic.paused"}
+    wait_until(
+        lambda: {call.body["type"] for call in receiver.calls.copy() if call.path == "/events"} == told,
+        "the operators are told",
+    )
     items = [{"topic": "shop/batch", "callback": receiver.url(), "delay": FAR, "id": "batch"}]
     answers += [
         post(url, "/create/batch?job=j", items),
@@ -99,8 +109,8 @@ def use_whole_api(url: str, receiver: Receiver) -> None:
 
 def test_each_program_works_as_its_own_user(server_url: str, folder: Path, receiver: Receiver) -> None:
     with (
-        run_daemon("serve", folder, env=store_of("later-api", server_url)) as api,
-        run_daemon("worker", folder, env=store_of("later-worker", server_url)) as worker,
+        run_daemon("serve", folder, *events_to(receiver), env=store_of("later-api", server_url)) as api,
+        run_daemon("worker", folder, *events_to(receiver), env=store_of("later-worker", server_url)) as worker,
     ):
         use_whole_api(api.url, receiver)
         wait_until(worker.is_ready, "the worker is ready")
@@ -136,7 +146,7 @@ def test_each_program_works_as_its_own_user(server_url: str, folder: Path, recei
 
 
 def test_one_daemon_with_api_and_workers_has_a_user_too(server_url: str, folder: Path, receiver: Receiver) -> None:
-    with run_daemon("up", folder, env=store_of("later", server_url)) as later:
+    with run_daemon("up", folder, *events_to(receiver), env=store_of("later", server_url)) as later:
         use_whole_api(later.url, receiver)
         assert later.stop() == 0
     assert refusals(server_url) == []
