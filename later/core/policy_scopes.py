@@ -107,7 +107,8 @@ class Policies:
         cached = self._applied.get(scope)
         if cached is not None:
             return cached
-        inherited = self.daemon if scope.parent is None else self.for_scope(scope.parent)
+        parent = scope.parent
+        inherited = self.daemon if parent is None else self.for_scope(parent)
         if scope not in self.settings:
             return inherited  # not cached: there is no limit to the number of such topics
         applied = self._applied[scope] = self.settings[scope].apply_to(inherited)

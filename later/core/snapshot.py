@@ -18,6 +18,8 @@ MAX_ROWS = 200
 """Topics of the snapshot by each order."""
 MAX_NAMESPACES = 1000
 """Namespaces with sums of their own, those with most tasks."""
+SORTED_AT_ONCE = 500
+"""Rows that a builder compares with the first ones at a time."""
 MAX_AHEAD_MS = 1000
 """How far a snapshot may be ahead of the store's time: after a failover, its clock may be that of another machine."""
 
@@ -195,9 +197,10 @@ class SnapshotBuilder:
         self._namespaces: dict[str, TopicSums] = {}
         self._labelled: list[CountedTopic] = []
         self._first: list[list[CountedTopic]] = [[] for _ in _KEPT_FIRST]
+        self._unsorted: list[CountedTopic] = []
+        """Rows that are not yet compared with the first ones: that is done for many at a time."""
 
     def add(self, rows: Iterable[CountedTopic]) -> None:
-        rows = list(rows)
         for row in rows:
             self._total.add(row)
             self._namespaces.setdefault(namespace_from_topic(row.topic), TopicSums()).add(row)
@@ -205,6 +208,12 @@ class SnapshotBuilder:
                 self._labelled.append(row)
             else:
                 self._others.add(row)
+            self._unsorted.append(row)
+        if len(self._unsorted) >= SORTED_AT_ONCE:
+            self._keep_first()
+
+    def _keep_first(self) -> None:
+        rows, self._unsorted = self._unsorted, []
         for position, value in enumerate(_KEPT_FIRST):
             found = [(number, row) for row in rows if (number := value(row)) is not None]
             if found:
@@ -214,6 +223,7 @@ class SnapshotBuilder:
 
     def finish(self, *, at: int, took_ms: int, store: StoreFacts) -> Snapshot:
         """Return the snapshot."""
+        self._keep_first()
         rows = {row.topic: row for some in (self._labelled, *self._first) for row in some}
         namespaces = self._namespaces.items()
         if len(namespaces) > MAX_NAMESPACES:

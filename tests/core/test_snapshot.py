@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,8 +70,9 @@ def a_row(
 
 def snapshot_of(rows: list[CountedTopic], *, slice: int = 7, took_ms: int = 0) -> Snapshot:
     builder = SnapshotBuilder()
-    for start in range(0, len(rows), slice):
-        builder.add(rows[start : start + slice])
+    with patch("later.core.snapshot.SORTED_AT_ONCE", 2 * slice):
+        for start in range(0, len(rows), slice):
+            builder.add(rows[start : start + slice])
     return builder.finish(at=NOW, took_ms=took_ms, store=FACTS)
 
 
