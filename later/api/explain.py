@@ -61,10 +61,7 @@ class ExplainHandlers:
             facts = facts._replace(
                 waiting_for_origins=waiting_for_origins,
                 waiting_after_faults=waiting_after_faults,
-                origin_holds={
-                    origin.authority: until
-                    for origin, until in (await self._store.origin_holds.read([name], now))[name].items()
-                },
+                origin_holds=await self._origin_holds(name, now),
             )
             explanation = explain_topic(facts, now)
         return json_response({"sentence": explanation.sentence, **explanation.details})
@@ -103,9 +100,8 @@ class ExplainHandlers:
 
     async def _topic_facts(self, name: str, now: int) -> TopicFacts:
         policies = await self._store.policies.read()
-        counts = (await self._store.stats.counts_for([name], now))[name]
-        state = await self._store.stats.topic_state(name)
-        heartbeats = [*(await self._store.stats.workers()).values()]
+        state = await self._store.stats.topic_state(name, now)
+        counts, heartbeats = state.counts, state.heartbeats
         return TopicFacts(
             name=name,
             policy=policies.for_topic(name),
@@ -123,6 +119,13 @@ class ExplainHandlers:
             workers=sum(now - at < HEARTBEAT_TIMEOUT_MS for at in heartbeats),
             last_heartbeat_at=max(heartbeats, default=None),
         )
+
+    async def _origin_holds(self, topic: str, now: int) -> dict[str, int]:
+        """Return the origins of a topic that are held, and until when (ms). Few topics have any."""
+        if topic not in self._store.policies.held_origin_topics:
+            return {}
+        held = (await self._store.origin_holds.read([topic], now))[topic]
+        return {origin.authority: until for origin, until in held.items()}
 
     async def _count_waiting(self, topic: str, policy: Policy) -> tuple[Counter[str], int]:
         """Return how many of the first tasks in delay were put back, by their origins, and how many for a fault."""

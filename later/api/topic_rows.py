@@ -12,7 +12,7 @@ from later.core.policy_scopes import Policies
 from later.core.snapshot import CountedTopic, Snapshot
 from later.core.topic_view import topic_view
 from later.store.open import Store
-from later.store.stats import TopicCounts
+from later.store.topic_counts import TopicCounts
 
 ReadSnapshot = Callable[[], Awaitable[Snapshot | None]]
 """How the API gets the snapshot; None while it is made for the first time. Raises StoreDown."""

@@ -20,7 +20,7 @@ from later.core.snapshot import MAX_ROWS, ORDERS, sort_rows
 from later.core.topic_view import topic_view
 from later.core.validation import check_namespace, parse_topic, refusal
 from later.store.open import Store
-from later.store.stats import TopicCounts
+from later.store.topic_counts import TopicCounts
 
 BY_NAME = "name"
 TOPIC_ORDERS = (BY_NAME, *ORDERS)

@@ -12,7 +12,8 @@ from later.core.policy_scopes import Policies
 from later.core.snapshot import CountedTopic, Snapshot, SnapshotBuilder, StoreFacts
 from later.metrics import Metrics
 from later.store.open import Store
-from later.store.stats import HEARTBEAT_TIMEOUT_MS, TopicCounts
+from later.store.stats import HEARTBEAT_TIMEOUT_MS
+from later.store.topic_counts import TopicCounts
 from later.worker.hold_history import HoldHistory
 
 SAME_HOLD_MS = 60_000

@@ -36,7 +36,8 @@ from later.store.keys import Bucket, Keys
 from later.store.policies import PolicyBook, Replacement
 from later.store.scripts import Command
 from later.store.shared_read import MAX_STARTS
-from later.store.stats import NO_TASKS, Stats, TopicCounts
+from later.store.stats import Stats
+from later.store.topic_counts import NO_TASKS, TopicCounts
 from later.store.topic_index import TopicIndex
 from later.store.types import BucketRange
 

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from later.core.held import Held, TopicHold
-from later.core.snapshot import CountedTopic
+from later.core.held import TopicHold
 from later.store import scripts
 from later.store.client import StoreClient
 from later.store.codec import pairs, parse_time
@@ -17,7 +16,7 @@ from later.store.holds import held_until, is_for_rate, is_held
 from later.store.keys import SCHEMA_VERSION, Bucket, Keys, Shard
 from later.store.schema import server_info, server_version
 from later.store.scripts import Command
-from later.store.types import TopicState
+from later.store.topic_counts import NO_TASKS, TopicCounts, TopicState
 
 HEARTBEAT_TIMEOUT_MS = 10_000
 """A worker without a heartbeat for this long counts as gone."""
@@ -32,57 +31,6 @@ READ_AT_ONCE = 1280
 _POSITIONS = {bucket: position for position, bucket in enumerate(Bucket)}
 
 Item = TypeVar("Item")
-
-
-class TopicCounts(NamedTuple):
-    """One topic's tasks by bucket, how many of them are due and not claimed, and the due time of the oldest.
-
-    `hold` is the topic's longest hold in any shard; `counts_for` does not read it.
-    """
-
-    delay: int
-    unack: int
-    error: int
-    dead: int
-    due: int
-    oldest_due_at: int | None
-    hold: TopicHold | None = None
-
-    @property
-    def tasks(self) -> int:
-        return self.delay + self.unack + self.error + self.dead
-
-    def of_topic(
-        self, topic: str, *, held: Held, is_paused: bool, has_label: bool = False, permits: int | None = None
-    ) -> CountedTopic:
-        """Return these counts as those of a topic, whose due tasks are held so."""
-        return CountedTopic(
-            topic=topic,
-            delay=self.delay,
-            unack=self.unack,
-            error=self.error,
-            dead=self.dead,
-            due=self.due,
-            oldest_due_at=self.oldest_due_at,
-            held=held,
-            is_paused=is_paused,
-            has_label=has_label,
-            permits=permits,
-        )
-
-    def plus(self, other: TopicCounts) -> TopicCounts:
-        oldest = [at for at in (self.oldest_due_at, other.oldest_due_at) if at is not None]
-        return TopicCounts(
-            self.delay + other.delay,
-            self.unack + other.unack,
-            self.error + other.error,
-            self.dead + other.dead,
-            self.due + other.due,
-            min(oldest, default=None),
-        )
-
-
-NO_TASKS = TopicCounts(0, 0, 0, 0, 0, None)
 
 
 class ServerFacts(NamedTuple):
@@ -172,17 +120,32 @@ class Stats:
                 for wake_set, entries in scanned:
                     yield wake_set.shard, wake_set.bucket, [*entries]
 
-    async def topic_state(self, topic: str) -> TopicState:
-        """Return a topic's state over all shards: the longest hold, the earliest due time."""
-        name = topic.encode()
-        keys = [(shard.bucket(Bucket.DELAY, name), shard.wakes[Bucket.DELAY]) for shard in self._keys.shards]
-        answers = await self._client.execute_all("explain", [scripts.TOPIC_STATE.call(some, [name]) for some in keys])
-        holds = [held_until(float(entry)) for entry, _ in answers if entry and is_held(float(entry))]
-        dues = [due_at for _, first in answers if (due_at := parse_time(first)) is not None]
+    async def topic_state(self, topic: str, now: int) -> TopicState:
+        """Return a topic's state over all shards: its counts, the longest hold, the earliest due time; and the workers.
+
+        All of it takes one round trip.
+        """
+        name, shards = topic.encode(), self._keys.shards
+        keys = [(shard.bucket(Bucket.DELAY, name), shard.wakes[Bucket.DELAY]) for shard in shards]
+        targets = [_ShardTopics(shard, [topic]) for shard in shards]
+        workers, *answers = await self._client.execute_all(
+            "explain",
+            [
+                self._workers_command(),
+                *(scripts.TOPIC_STATE.call(some, [name]) for some in keys),
+                *(target.count_command(now) for target in targets),
+            ],
+        )
+        states, counts = answers[: len(shards)], {topic: NO_TASKS}
+        _add_counts(counts, targets, answers[len(shards) :])
+        holds = [held_until(float(entry)) for entry, _ in states if entry and is_held(float(entry))]
+        dues = [due_at for _, first in states if (due_at := parse_time(first)) is not None]
         return TopicState(
+            counts=counts[topic],
             paused=None in holds,
             held_until=max((until for until in holds if until is not None), default=None),
             next_due_at=min(dues, default=None),
+            heartbeats=[int(float(at)) for _, at in pairs(workers)],
         )
 
     async def remembered_ids(self) -> int:
@@ -229,8 +192,11 @@ class Stats:
 
     async def workers(self) -> dict[str, int]:
         """Return the time of each worker's last heartbeat, in ms."""
-        [flat] = await self._execute_in_slices([("ZRANGE", self._keys.workers, 0, -1, "WITHSCORES")])
+        flat = await self._client.execute("stats", self._workers_command())
         return {name.decode(): int(float(at)) for name, at in pairs(flat)}
+
+    def _workers_command(self) -> Command:
+        return ("ZRANGE", self._keys.workers, 0, -1, "WITHSCORES")
 
     def _split_by_shard(self, topics: Sequence[str], buckets: int) -> list[_ShardTopics]:
         """Return the topics with each shard, so many buckets in one command at most."""

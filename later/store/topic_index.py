@@ -18,7 +18,8 @@ from later.store.client import StoreClient
 from later.store.keys import Keys, Shard
 from later.store.schema import INDEX_IS_COMPLETE
 from later.store.scripts import Argument, Command
-from later.store.stats import SLICE, Stats, TopicCounts
+from later.store.stats import SLICE, Stats
+from later.store.topic_counts import TopicCounts
 
 LAST = "\U0010ffff" * 64
 """Sorts after everything that may follow a `/` in a topic's name."""

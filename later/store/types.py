@@ -280,14 +280,6 @@ class Deletion(NamedTuple):
     ended: bool = False
 
 
-class TopicState(NamedTuple):
-    """Whether a topic is paused or held, and when its next task is due. `held_until` (ms) may have passed."""
-
-    paused: bool
-    held_until: int | None
-    next_due_at: int | None
-
-
 class MoveResult(NamedTuple):
     """The number of tasks that a verb moved, and whether it may have left others because of a limit.
 

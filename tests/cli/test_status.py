@@ -19,7 +19,8 @@ from later.core.errors import StoreDown
 from later.core.heartbeat import Heartbeat
 from later.core.policy_scopes import Settings, topic_scope
 from later.store.instances import Instances
-from later.store.stats import ServerFacts, TopicCounts
+from later.store.stats import ServerFacts
+from later.store.topic_counts import TopicCounts
 from tests.builders import a_task
 from tests.cases import each_case
 from tests.cli.api_stub import Capture, exit_code_of

@@ -22,7 +22,7 @@ from later.daemon.shared_census import PERIOD_MS, TOO_OLD_MS, WATCHED_PERIOD_MS,
 from later.daemon.store_metrics import StoreMetrics
 from later.metrics import OTHER, Metrics
 from later.store.open import Store
-from later.store.stats import TopicCounts
+from later.store.topic_counts import TopicCounts
 from later.worker.history_recorder import HistoryRecorder
 from later.worker.ticker import HANGS_AFTER_S, Ticker, TickResult, start_tickers
 from tests.builders import a_task

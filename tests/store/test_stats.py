@@ -17,7 +17,8 @@ from later.store.connections import connect
 from later.store.keys import Bucket, Keys, glob_escape
 from later.store.open import build_store
 from later.store.scripts import Command
-from later.store.stats import FORGET_WORKER_MS, SLICE, TopicCounts
+from later.store.stats import FORGET_WORKER_MS, SLICE
+from later.store.topic_counts import TopicCounts
 from tests.builders import NOW, a_task
 from tests.store.inspection import ask, claim_due, died, done, failed
 from tests.store_fixture import StoreFixture, open_store

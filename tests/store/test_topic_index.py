@@ -13,7 +13,7 @@ from later.store import topic_index
 from later.store.keys import Bucket
 from later.store.schema import INDEX_IS_COMPLETE
 from later.store.scripts import Command
-from later.store.stats import NO_TASKS, TopicCounts
+from later.store.topic_counts import NO_TASKS, TopicCounts
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
     LEASE_MS,

@@ -16,7 +16,8 @@ from later.core.explain import format_duration
 from later.core.policy import Deliver
 from later.store.instances import Instances
 from later.store.open import Store
-from later.store.stats import FORGET_WORKER_MS, HEARTBEAT_TIMEOUT_MS, NO_TASKS, ServerFacts, TopicCounts
+from later.store.stats import FORGET_WORKER_MS, HEARTBEAT_TIMEOUT_MS, ServerFacts
+from later.store.topic_counts import NO_TASKS, TopicCounts
 
 MAX_NAMED = 5
 """Pulled topics that are named."""
