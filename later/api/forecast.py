@@ -73,7 +73,7 @@ class ForecastHandlers:
         hours, step_s = _parse_window(request.query)
         scope = parse_topic_scope(request)
         own_rate = _parse_rate(request.query)
-        policy = (await self._store.policies.read()).for_scope(scope)
+        policy = (await self._store.policies.current()).for_scope(scope)
         window = ForecastWindow.of((await self._store.time.now()).low, hours=hours, step_s=step_s)
         tasks = (await self._store.forecasts.read([scope.name], window))[scope.name]
         rate = _rate_of(policy) if own_rate is None else own_rate

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from later.core.forecast import ForecastWindow, WaitingTasks, add_up
 from later.store import scripts
 from later.store.client import StoreClient
 from later.store.fanout import split_by_weight
-from later.store.keys import Bucket, Keys
+from later.store.keys import Bucket, Keys, Shard
+from later.store.scripts import Command
 
 WAITING = (Bucket.DELAY, Bucket.ERROR)
 """The buckets of tasks that wait for a time."""
-MAX_COUNTS = 600
-"""Counts in one script call at most, unless one topic needs more: a script blocks the store while it runs."""
+MAX_COUNTS = 300
+"""Counts in one script call at most: a script blocks the store while it runs."""
 MAX_TRIP_COUNTS = 2500
-"""Counts in one round trip at most, unless one script call needs more."""
+"""Counts in one round trip at most."""
 
 
 class Forecasts:
@@ -28,25 +30,40 @@ class Forecasts:
 
     async def read(self, topics: Sequence[str], window: ForecastWindow) -> dict[str, WaitingTasks]:
         """Return the waiting tasks of these topics, summed over the shards, by the steps of a window."""
-        found: dict[str, list[WaitingTasks]] = {topic: [] for topic in topics}
-        counts_of_topic = len(WAITING) * (window.steps + 1)
-        size = max(MAX_COUNTS // counts_of_topic, 1)
-        names = list(found)
+        names = list(dict.fromkeys(topics))
+        limits = [str(window.now), *(f"({end}" for end in window.ends)]
+        most = MAX_COUNTS // len(WAITING)
+        parts = [limits[start : start + most] for start in range(0, len(limits), most)]
+        size = max(most // len(limits), 1)
         slices = [names[start : start + size] for start in range(0, len(names), size)]
-        calls = [(shard, some) for some in slices for shard in self._keys.shards]
-        times = [window.now, *window.ends]
-        for trip in split_by_weight(calls, MAX_TRIP_COUNTS, lambda call: counts_of_topic * len(call[1])):
-            commands = [
-                scripts.FORECAST.call(
-                    [shard.bucket(bucket, topic.encode()) for topic in some for bucket in WAITING], times
-                )
-                for shard, some in trip
-            ]
-            answers = await self._client.execute_all("forecast", commands)
-            for (_, some), totals in zip(trip, answers, strict=True):
+        calls = [_Call(shard, some, part) for some in slices for shard in self._keys.shards for part in parts]
+        totals: dict[str, dict[Shard, list[int]]] = {topic: {} for topic in names}
+        for trip in split_by_weight(calls, MAX_TRIP_COUNTS, lambda call: call.weight):
+            answers = await self._client.execute_all("forecast", [call.command() for call in trip])
+            for (shard, some, part), answer in zip(trip, answers, strict=True):
                 for position, topic in enumerate(some):
-                    found[topic].append(_parse(totals[position * len(times) : (position + 1) * len(times)]))
-        return {topic: add_up(of_shards, window.steps) for topic, of_shards in found.items()}
+                    found = answer[position * len(part) : (position + 1) * len(part)]
+                    totals[topic].setdefault(shard, []).extend(found)
+        return {
+            topic: add_up([_parse(of_shard) for of_shard in of_topic.values()], window.steps)
+            for topic, of_topic in totals.items()
+        }
+
+
+class _Call(NamedTuple):
+    """A call of the script: topics of a shard, and some of the times up to which their tasks are counted."""
+
+    shard: Shard
+    topics: Sequence[str]
+    limits: Sequence[str]
+
+    @property
+    def weight(self) -> int:
+        return len(WAITING) * len(self.topics) * len(self.limits)
+
+    def command(self) -> Command:
+        buckets = [self.shard.bucket(bucket, topic.encode()) for topic in self.topics for bucket in WAITING]
+        return scripts.FORECAST.call(buckets, self.limits)
 
 
 def _parse(totals: Sequence[int]) -> WaitingTasks:

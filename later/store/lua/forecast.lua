@@ -1,11 +1,10 @@
 -- forecast: count the tasks of topics of one shard by the times at which they are due. Read only.
 --
 -- KEYS: the two buckets of each topic, delay and error
--- ARGV: now, then the end of each step
--- Returns for each topic, in one row: how many are due by now, then how many before the end of each step. These are
--- running totals: where two are the same, so are all between them, which are not counted then.
-local limits, totals = { ARGV[1] }, {}
-for i = 2, #ARGV do limits[i] = '(' .. ARGV[i] end
+-- ARGV: the ends of ranges of scores, ascending, as ZCOUNT takes them
+-- Returns for each topic, in one row: how many are before each end. These are running totals: where two are the same, so
+-- are all between them, which are not counted then.
+local limits, totals = ARGV, {}
 
 local function count_between(bucket, start, low, low_count, high, high_count)
   if high - low < 2 then return end
