@@ -54,10 +54,10 @@ function Filters({ topic, show, ...times }) {
       onInput=${(event) => setName(event.target.value)} ...${props} />`}<//><//>`;
 }
 
-/** An input of a topic with proposals of the first names: a help, so it does without them where they do not come. */
+/** An input of a topic with proposals: a help, so it does without them where they do not come. */
 function TopicInput(props) {
   const list = useId();
-  const { data } = usePoll((options) => get("/topics", { limit: 500 }, options), 0);
+  const { data } = usePoll((options) => get("/topics", { sort: "delay", limit: 200 }, options), 0);
   const names = data?.topics.map(({ topic }) => topic) ?? [];
   useEffect(() => learnTopics(names), [data]);
   return html`<input class="input" list=${list} dir="auto" required autocomplete="off" spellcheck=${false} ...${props} />
