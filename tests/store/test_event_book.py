@@ -113,10 +113,10 @@ async def test_an_event_of_a_later_version_is_left_to_that(store: StoreFixture) 
 
 
 async def test_entries_that_cannot_be_read_are_removed(store: StoreFixture) -> None:
-    unreadable = ["{", "5", "null", "[]", '{"count": 1, "last": {}, "quiet": 1}']
+    unreadable = ["", "{", "5", "0\0001\0001\0001", "0\0x\0001\0001\0id\0{}", "-1\0001\0001\0001\0id\0{}"]
     for number, text in enumerate(unreadable):
         await store.redis.hset(store.keys.event_counts, f"x{number}", text)
-    await store.redis.hset(store.keys.event_counts, "no subject", '{"count": 1, "last": 0, "quiet": 1}')
+    await store.redis.hset(store.keys.event_counts, "no subject", "0\0001\0001\0001\0id\0{}")
     await store.redis.hset(store.keys.event_outbox, mapping={"ev:x": "{", "ev:y": json.dumps({"type": "x"})})
     assert await sent(store, NOW, order=1) == [("order", 1)]
     assert await store.redis.hkeys(store.keys.event_outbox) == []
