@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -85,10 +86,10 @@ def _value(value: AnyValue) -> str | int:
 
 
 @contextmanager
-def run_collector() -> Iterator[Collector]:
-    """Run a collector on a free port."""
+def run_collector(tls: ssl.SSLContext | None = None) -> Iterator[Collector]:
+    """Run a collector on a free port, with TLS if there is a context."""
     collector, up, loop = Collector(), threading.Event(), asyncio.new_event_loop()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(_serve(collector, up)))
+    thread = threading.Thread(target=lambda: loop.run_until_complete(_serve(collector, up, tls)))
     thread.start()
     try:
         assert up.wait(10), "the collector does not start"
@@ -99,10 +100,10 @@ def run_collector() -> Iterator[Collector]:
         loop.close()
 
 
-async def _serve(collector: Collector, up: threading.Event) -> None:
+async def _serve(collector: Collector, up: threading.Event, tls: ssl.SSLContext | None) -> None:
     runner = web.ServerRunner(web.Server(collector.handle, access_log=None), shutdown_timeout=1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
     collector.port = runner.addresses[0][1]
     up.set()
     try:

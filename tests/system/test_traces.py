@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -27,6 +28,7 @@ from tests.system.daemons import (
 from tests.system.receivers import Receiver, delayed, status
 from tests.system.waiting import wait_until
 
+CERTIFICATES = Path(__file__).parents[1] / "delivery" / "certificates"
 CALLER = f"00-{'a' * 32}-{'b' * 16}-01"
 CALLERS_SPAN = CALLER.removesuffix("-01")
 QUERY_CANARY, CONTENT_CANARY = "canary-in-query", "canary-in-content"
@@ -120,6 +122,21 @@ def test_serve_and_worker_trace_what_they_do_each_and_environment_variables_reac
         assert [daemon.stop() for daemon in (serve, worker, store)] == [0, 0, 0]
     assert {resource["service.name"] for resource in collector.resources} == {"later-of-shop"}
     assert {headers["x-tenant"] for headers in collector.headers} == {"shop"}
+
+
+def test_a_collector_may_have_a_certificate_of_an_authority_of_its_own(
+    folder: Path, data: Path, receiver: Receiver
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(CERTIFICATES / "receiver.pem")
+    trusted = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(CERTIFICATES / "authority.pem")}
+    env = {**EXPORTS_AT_ONCE, **trusted, "REQUESTS_CA_BUNDLE": "", "CURL_CA_BUNDLE": ""}
+    with run_collector(tls) as collector:
+        url = collector.url.replace("http:", "https:")
+        with run_up(folder, data, "--otlp", url, env=env) as up:
+            create_traced(up.url, receiver)
+            wait_until(lambda: collector.named("deliver order"), "the delivery is exported")
+            assert up.stop() == 0
 
 
 def test_of_tasks_without_a_trace_a_share_is_traced(
