@@ -11,10 +11,13 @@ import { Search } from "./search.js";
 import { chooseTheme, isLive, setLive, theme, THEMES } from "./settings.js";
 import { words } from "./words.js";
 
-const PAGES = [
-  ["/", words.nav.overview], ["/topics", words.nav.topics], ["/tasks", words.nav.tasks], ["/dead", words.nav.dead],
-  ["/workers", words.nav.workers], ["/schedules", words.nav.schedules], ["/jobs", words.nav.jobs], ["/api", words.nav.api],
+/** The pages: their paths and names, and the keys that lead there after `g`. */
+export const PAGES = [
+  ["/", words.nav.overview, "o"], ["/topics", words.nav.topics, "t"], ["/tasks", words.nav.tasks],
+  ["/dead", words.nav.dead, "d"], ["/workers", words.nav.workers, "w"], ["/schedules", words.nav.schedules, "s"],
+  ["/jobs", words.nav.jobs, "j"], ["/api", words.nav.api],
 ];
+const FRESH_S = 15; // a picture is as old as that where a page asks seldom
 
 export function Header({ location, onKeys }) {
   const [isOpen, setOpen] = useState(false);
@@ -63,7 +66,7 @@ function LiveSwitch() {
     return () => clearInterval(timer);
   }, []);
   const age = okAt === null ? null : (performance.now() - okAt) / 1000;
-  const shown = age === null ? "" : age < 3 ? words.live.justNow : words.live.age(duration(Math.floor(age)));
+  const shown = age === null || (on && age < FRESH_S) ? "" : words.live.age(duration(Math.floor(age)));
   const toggle = () => {
     setLive(!on);
     announce(on ? words.live.stopped : words.live.started);

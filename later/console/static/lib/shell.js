@@ -4,7 +4,7 @@ import { html, useEffect, useErrorBoundary, useRef, useState } from "./html.js";
 import { Banner } from "./banner.js";
 import { Empty, Loading, Notice } from "./components.js";
 import { connection } from "./connection.js";
-import { Header } from "./header.js";
+import { Header, PAGES } from "./header.js";
 import { isTyping, useShortcut } from "./keyboard.js";
 import { KeysDialog } from "./keys_dialog.js";
 import { announce } from "./live_region.js";
@@ -14,11 +14,6 @@ import { refreshAll } from "./poll.js";
 import { here, Link, matchRoute, navigate, useLocation, withQuery } from "./router.js";
 import { isLive, setLive, showsUtc } from "./settings.js";
 import { words } from "./words.js";
-
-const PAGES = [
-  ["o", "/", words.nav.overview], ["t", "/topics", words.nav.topics], ["d", "/dead", words.nav.dead],
-  ["w", "/workers", words.nav.workers], ["s", "/schedules", words.nav.schedules], ["j", "/jobs", words.nav.jobs],
-];
 
 export function App() {
   const location = useLocation();
@@ -52,7 +47,7 @@ function focusMain(event) {
 }
 
 function useKeys(showKeys) {
-  for (const [key, path, name] of PAGES) {
+  for (const [path, name, key] of PAGES.filter(([, , key]) => key)) {
     useShortcut(`g ${key}`, () => navigate(path), words.keys.goTo(name));
   }
   useShortcut("r", refreshAll, words.keys.refresh);

@@ -25,7 +25,7 @@ export const words = {
   },
   live: {
     on: "Live", off: "Stopped", stop: "Stop live updates", go: "Go live",
-    age: (text) => `${text} old`, justNow: "now", stopped: "Live updates are off", started: "Live updates are on",
+    age: (text) => `${text} old`, stopped: "Live updates are off", started: "Live updates are on",
   },
   utc: { on: "Times are in UTC", off: "Times are relative" },
   banner: {

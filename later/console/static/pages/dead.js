@@ -102,10 +102,10 @@ function OneTopic({ topic, query, me }) {
       before=${html`<${MoveProgress} />`}>${() => html`
     ${poll.data?.policy.dead_to && html`<${Notice}>${words.deadTo} <${Link} to="/tasks"
       query=${{ topic: poll.data.policy.dead_to }}><bdi>${poll.data.policy.dead_to}</bdi><//><//>`}
-    ${poll.data && html`<${Reasons} key=${`${changes} ${after} ${before}`} total=${poll.data.dead}
-      ...${{ topic, reason, after, before }} />`}
     <${TimeFilter} key=${`${after} ${before}`} ...${{ after, before }} isDeath
       onShow=${(times) => navigate(withQuery("/dead", { topic, reason, ...times }))} />
+    ${poll.data && html`<${Reasons} key=${`${changes} ${after} ${before}`} total=${poll.data.dead}
+      ...${{ topic, reason, after, before }} />`}
     <${TaskList} key=${changes} me=${me} onChanged=${changed}
       request=${{ ...filter, state: "dead", cursor: cursor ?? undefined }}
       pageTo=${(next) => ({ to: "/dead", query: { ...shown, cursor: next } })} />

@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../lib/html.js";
 import { get } from "../lib/api.js";
 import { StackedBars } from "../lib/charts.js";
 import { ErrorNotice, Field, Panel } from "../lib/components.js";
-import { clock, compact, count, decimal, duration, parseTime } from "../lib/format.js";
+import { capitalized, clock, compact, count, decimal, duration, parseTime } from "../lib/format.js";
 import { usePoll } from "../lib/poll.js";
 import { topicSegment } from "../lib/router.js";
 import { topicWords as words } from "../lib/words/topic.js";
@@ -21,16 +21,16 @@ export function useForecast(topic, rate) {
 export function forecastText({ from, step_s, due, counts, rate, paused, behind_from, caught_up_at, worst_lateness_s }) {
   if (paused && worst_lateness_s === null) return words.heldByPause;
   if (!rate) return words.noRate;
-  const shown = decimal(rate);
   const waves = counts.map((n, i) => ({ n, at: parseTime(from) + i * step_s * 1000 }));
   const wave = waves.reduce((most, one) => (one.n > most.n ? one : most), { n: 0 });
   const takes = (n) => duration(n / rate);
   const end = caught_up_at ? words.caughtUp(clock(parseTime(caught_up_at))) : words.notCaughtUp;
-  return [
-    due > rate && words.backlog(shown, count(due), takes(due)),
-    wave.n > rate && (due > rate ? words.waveToo : words.wave.bind(null, shown))(clock(wave.at), count(wave.n), takes(wave.n)),
-    ...(behind_from ? [words.behind(clock(parseTime(behind_from)), duration(worst_lateness_s)), end] : [words.keepsUp(shown)]),
-  ].filter(Boolean).join(" ");
+  const [first, ...rest] = [
+    due > rate && words.backlog(count(due), takes(due)),
+    wave.n > rate && words.wave(clock(wave.at), count(wave.n), takes(wave.n)),
+    ...(behind_from ? [words.behind(clock(parseTime(behind_from)), duration(worst_lateness_s)), end] : [words.keepsUp]),
+  ].filter(Boolean);
+  return [words.atRate(decimal(rate), first), ...rest.map(capitalized)].join(" ");
 }
 
 export function ForecastPanel({ topic }) {
@@ -42,7 +42,7 @@ export function ForecastPanel({ topic }) {
   const sum = (data?.counts ?? []).reduce((total, n) => total + n, 0);
   return html`<${Panel} title=${words.forecast} note=${data && words.forecastSum(compact(sum), compact(data.due))}>
     <div class="panel-body forecast-head">
-      ${data && html`<p class="forecast-text" aria-live="polite">${forecastText(data)}</p>`}
+      <p class="forecast-text" aria-live="polite">${data && forecastText(data)}</p>
       <${Field} label=${words.tryRate} hint=${words.tryHint} error=${error?.field === "rate" && error.message}>${(props) => html`
         <input class="input" inputmode="decimal" value=${typed} placeholder=${data?.rate ? decimal(data.rate) : "0"} autocomplete="off"
           onInput=${(event) => setTyped(event.target.value.trim())} ...${props} />`}<//>

@@ -55,9 +55,12 @@ function Instances({ workers }) {
   return html`
     <${Sentence} level=${level} text=${delivering ? words.deliver(delivering, workers.length) : words.nobody}>
       <span>${faults.length ? faults.join(" ") : words.fine}</span><//>
-    <${Panel} title=${words.instances}><${Table} caption=${words.instances} columns=${columns} rows=${workers}
+    <${Panel} title=${words.instances}><${Table} caption=${words.instances} columns=${columns} rows=${workers.toSorted(byName)}
       keyOf=${({ name }) => name} /><//>`;
 }
+
+/** Those that are alive come first; the order stays while heartbeats come. */
+const byName = (a, b) => b.alive - a.alive || (a.name < b.name ? -1 : 1);
 
 function mostFrequent(values) {
   const count = (value) => values.filter((other) => other === value).length;
