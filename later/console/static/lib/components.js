@@ -111,6 +111,12 @@ export function Field({ label, hint, error, children, className }) {
   </div>`;
 }
 
+/** A text by which what is shown is filtered. */
+export function FilterInput({ label, hint, value, onInput }) {
+  return html`<input class="input page-filter" type="search" aria-label=${label} placeholder=${label} title=${hint} value=${value}
+    autocomplete="off" spellcheck=${false} onInput=${(event) => onInput(event.target.value)} />`;
+}
+
 /** A button that says why it is off: it can be focused, and its reason is its description. */
 export function ButtonWithReason({ disabled, reason, onClick, children, className, ...rest }) {
   const id = useId();

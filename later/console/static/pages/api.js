@@ -1,8 +1,8 @@
 // The description of the API, readable: every call by its subject, with a search and a link to each.
 
 import { get } from "../lib/api.js";
-import { Empty, ErrorNotice, Loading, withCode } from "../lib/components.js";
-import { html, useEffect, useId, useMemo, useState } from "../lib/html.js";
+import { Empty, ErrorNotice, FilterInput, Loading, withCode } from "../lib/components.js";
+import { html, useEffect, useMemo, useState } from "../lib/html.js";
 import { usePoll } from "../lib/poll.js";
 import { BASE, loadStyles } from "../lib/router.js";
 import { referenceWords as words } from "../lib/words/reference.js";
@@ -40,7 +40,8 @@ function Description({ root }) {
   useAnchor(operations, (id) => setOpened((before) => new Set([...before, id])));
   return html`
     <header class="page-head"><div><h1>${words.page} <span class="page-kind">${words.version(root.info.version)}</span></h1></div>
-      <div class="page-actions"><${SearchField} text=${text} onInput=${setText} number=${shown.length} />
+      <div class="page-actions"><${FilterInput} label=${words.search} value=${text} onInput=${setText} />
+        <span class="muted nowrap" role="status">${words.found(shown.length)}</span>
         <a class="button" href=${`${BASE}/openapi.json`}>${words.raw}</a></div></header>
     <p class="muted page-foot">${withCode(root.info.description)}</p>
     <div class="reference">
@@ -80,12 +81,4 @@ function useAnchor(operations, open) {
     addEventListener("hashchange", show);
     return () => removeEventListener("hashchange", show);
   }, [operations]);
-}
-
-function SearchField({ text, onInput, number }) {
-  const id = useId();
-  return html`<label class="visually-hidden" for=${id}>${words.search}</label>
-    <input id=${id} class="input reference-search" type="search" placeholder=${words.search} value=${text} autocomplete="off"
-      spellcheck=${false} onInput=${(event) => onInput(event.target.value)} />
-    <span class="muted nowrap" role="status">${words.found(number)}</span>`;
 }

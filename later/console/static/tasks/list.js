@@ -1,9 +1,9 @@
 // A page of tasks: a filter over what is loaded, a selection with its actions, and the way to the next page.
 
 import { post } from "../lib/api.js";
-import { Badge, Empty, ErrorNotice, Loading, Panel, Table } from "../lib/components.js";
+import { Badge, Empty, ErrorNotice, FilterInput, Loading, Panel, Table } from "../lib/components.js";
 import { Time, count } from "../lib/format.js";
-import { html, useEffect, useId, useState } from "../lib/html.js";
+import { html, useEffect, useState } from "../lib/html.js";
 import { usePoll } from "../lib/poll.js";
 import { Link, taskPath } from "../lib/router.js";
 import { taskWords } from "../lib/words/tasks.js";
@@ -38,7 +38,7 @@ export function TaskList({ request, me, pageTo, onChanged }) {
   };
   const selection = { selected, onChange: choose, disabled: !me.can("edit") };
   return html`<${Panel} title=${words.shown(rows.length, tasks.length, !cursor && !poll.data.cursor)} className="task-list"
-      actions=${html`<${PageFilter} value=${filter} onInput=${setFilter} />
+      actions=${html`<${FilterInput} label=${words.filterPage} hint=${words.filterHint} value=${filter} onInput=${setFilter} />
         <button type="button" class="button" onClick=${poll.refresh}>${words.refresh}</button>`}>
     <${ErrorNotice} error=${poll.error} />
     <${SelectionBar} ...${{ selected, state: request.state, me, onClear: () => setSelected(new Set()), changed }} />
@@ -55,13 +55,6 @@ function matches(task, text) {
   if (!text) return true;
   return [task.id, task.callback, task.last_error?.message, task.last_error?.reason]
     .some((value) => value && value.toLowerCase().includes(text));
-}
-
-function PageFilter({ value, onInput }) {
-  const id = useId();
-  return html`<label class="visually-hidden" for=${id}>${words.filterPage}</label>
-    <input id=${id} class="input page-filter" type="search" placeholder=${words.filterPage} value=${value}
-      title=${words.filterHint} autocomplete="off" spellcheck=${false} onInput=${(event) => onInput(event.target.value)} />`;
 }
 
 function columnsFor(state) {
