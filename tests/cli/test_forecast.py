@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
+
+import pytest
 
 from later.cli.commands.forecast import MAX_ROWS
 from later.cli.tables import format_bar
@@ -106,3 +109,11 @@ def test_a_rate_needs_a_topic(api: ApiStub, capsys: Capture) -> None:
 def test_a_bar_is_as_long_as_its_value_and_never_hides_one() -> None:
     assert [format_bar(value, 1000, 4) for value in (0, 1, 250, 400, 1000)] == ["", "▏", "█", "█▋", "████"]
     assert format_bar(0, 0, 2) == ""
+
+
+def test_bars_begin_in_one_column_on_a_terminal(api: ApiStub, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    api.replies = [Reply(200, TOPIC)]
+    assert exit_code_of("forecast", "sms") == 0
+    full, short = [line for line in capsys.readouterr().out.splitlines() if "█" in line or "▏" in line]
+    assert full.index("█") == short.index("▏")
