@@ -172,9 +172,10 @@ def test_metrics_lead_to_traces(folder: Path, data: Path, receiver: Receiver, co
         assert up.stop() == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("fault", ["away", "hangs"])
 def test_a_collector_that_takes_nothing_delays_neither_deliveries_nor_the_stop(
-    fault: str, folder: Path, data: Path, receiver: Receiver, collector: Collector
+    fault: str, folder: Path, data: Path, receiver: Receiver, collector: Collector, processes: int
 ) -> None:
     collector.hangs = True
     url = NOBODY if fault == "away" else collector.url
@@ -184,13 +185,13 @@ def test_a_collector_that_takes_nothing_delays_neither_deliveries_nor_the_stop(
         create_many(up.url, tasks)
         wait_until(lambda: len(receiver.ids) == 2000, "every task is delivered", 60)
         late_s = sorted(call.lateness for call in receiver.calls)
-        wait_until(lambda: any(event["event"] == "traces not exported" for event in up.events()), "it is logged", 20)
+        wait_until(lambda: any(event["event"] == "traces not exported" for event in up.events()), "it is logged", 30)
         began = time.monotonic()
         assert up.stop() == 0
         assert time.monotonic() - began < 8
         logged = [event for event in up.events() if event["event"] == "traces not exported"]
     assert late_s[len(late_s) // 2] < 1
-    assert len(logged) <= 2, logged
+    assert len(logged) <= 2 * processes, logged  # once a minute each
 
 
 def test_a_killed_embedded_store_is_restarted_by_a_daemon_that_exports(
