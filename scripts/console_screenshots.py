@@ -38,8 +38,8 @@ class Picture(NamedTuple):
 
 
 PICTURES = (
-    Picture("console-overview.png", "/console/", "light", 920),
-    Picture("console-topic.png", f"/console/topics/{quote(WAVE_TOPIC, safe='')}", "dark", 920),
+    Picture("console-overview.png", "/console/", "light", 946),
+    Picture("console-topic.png", f"/console/topics/{quote(WAVE_TOPIC, safe='')}", "dark", 742),
 )
 
 

@@ -22,7 +22,7 @@ export const fleetWords = {
     noneText: "A bulk job creates tasks from files and tables: start one with `later bulk`, or from Spark.",
     job: "Job", created: "Created", existing: "Already there", refused: "Refused", forgotten: "Forgotten",
     createdNote: "tasks that it made", existingNote: "ids that were there before",
-    refusedNote: "rows that break a rule", allRuns: "All runs", runLabel: "Only the run", show: "Show",
+    refusedNote: "rows that break a rule", allRuns: "All runs", runLabel: "Only this run", show: "Show",
     cancel: "To cancel it",
     cancelNote: "A job is cancelled where its input is: this deletes those of its tasks that are still pending.",
     missing: "No such job", missingText: "Nothing is counted under this name. Counts are forgotten some time after a job.",

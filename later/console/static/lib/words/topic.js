@@ -6,7 +6,7 @@ export const topicWords = {
   due: "Due", oldest: "Oldest lateness", delay: "Waiting", unack: "In flight", error: "Retrying", dead: "Dead",
   next: (text) => `next ${text}`, noneWaits: "none waits",
   ranges: [["6h", "6 h"], ["24h", "24 h"]],
-  deliveries: "Deliveries", deliveriesNote: "per second, by outcome", dueTasks: "Due tasks", dueTasksNote: "the most of each slot",
+  deliveries: "Deliveries", deliveriesNote: "per second, by outcome", dueTasks: "Due tasks", dueTasksNote: "the most in each 5 min",
   outcomes: { done: "done", busy: "busy", failed: "failed" }, dueSeries: "due",
   forecast: "What falls due", forecastSeries: "tasks", forecastSum: (n, due) => `${n} in the next 6 h; ${due} already due`,
   limit: (rate) => `the most at ${rate}/s`,
