@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.console.browser.console_page import ConsolePage, open_console
-from tests.console.browser.sample_data import fill
+from tests.console.browser.sample_data import NOBODY, fill
+from tests.system.api_client import create
 from tests.system.daemons import Daemon, run_up
 
 HERE = Path(__file__).parent
@@ -49,6 +50,16 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("sample")
     with run_up(folder, folder / "data", "--retry", "0") as up:
         fill(up.url)
+        yield up
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon whose tasks, topics and schedules tests change; each makes its own."""
+    folder = tmp_path_factory.mktemp("changing")
+    with run_up(folder, folder / "data", "--retry", "0") as up:
+        fill(up.url)
+        create(up.url, id="timed", topic="timed", callback=NOBODY, delay=3690)
         yield up
 
 

@@ -1,4 +1,4 @@
-"""What the console does with hostile values, in a hidden tab, without a store, and for those who must sign in."""
+"""What the console does with hostile values, below a path, and for those who must sign in."""
 
 from __future__ import annotations
 
@@ -29,21 +29,6 @@ def test_hostile_names_and_contents_are_text(page: ConsolePage, id: str) -> None
 def test_a_large_content_is_cut(page: ConsolePage) -> None:
     shown = page.open("/console/tasks/large")
     assert 30_000 < shown.locator("main").inner_text().count("x") < 40_000  # 64 kB, of which each second one is an x
-
-
-def test_a_hidden_tab_asks_nothing_and_asks_at_once_on_return(page: ConsolePage) -> None:
-    shown = page.open("/console/workers")
-    state = "Object.defineProperty(document, 'visibilityState', {configurable: true, value: '%s'});"
-    hide = "Object.defineProperty(document, 'hidden', {configurable: true, value: %s});"
-    event = "document.dispatchEvent(new Event('visibilitychange'));"
-    shown.evaluate(state % "hidden" + hide % "true" + event)
-    shown.wait_for_timeout(300)
-    before = len(page.calls())
-    shown.wait_for_timeout(6000)
-    assert len(page.calls()) == before
-    shown.evaluate(state % "visible" + hide % "false" + event)
-    shown.wait_for_timeout(500)
-    assert len(page.calls()) > before
 
 
 def test_whoever_needs_a_key_signs_in_and_gets_to_the_page(browser: Browser, folder: Path) -> None:

@@ -10,10 +10,10 @@ from playwright.sync_api import Browser, Page, Route
 from playwright.sync_api import expect as expect_of
 
 from tests.console.browser.console_page import ConsolePage, open_console
-from tests.console.browser.sample_data import NOBODY, fill
+from tests.console.browser.sample_data import NOBODY
 from tests.console.browser.test_pages import PAGES
 from tests.system.api_client import call, create, get, post, query
-from tests.system.daemons import Daemon, run_up
+from tests.system.daemons import Daemon
 from tests.system.waiting import wait_until
 
 ACTIVE = """() => { const one = document.activeElement; return one.closest("dialog") ? "dialog"
@@ -39,15 +39,6 @@ MISSED = """all => all.filter((one) => one.checkVisibility() && !one.disabled &&
     .map((one) => one.outerHTML.slice(0, 150))"""
 CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex='0']"
 MOST_STEPS = 700
-
-
-@pytest.fixture(scope="module")
-def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon whose tasks, topics and schedules tests change; each makes its own."""
-    folder = tmp_path_factory.mktemp("changing")
-    with run_up(folder, folder / "data", "--retry", "0") as up:
-        fill(up.url)
-        yield up
 
 
 @pytest.fixture

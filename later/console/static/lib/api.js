@@ -1,6 +1,6 @@
 // Calls of later's API, the same that scripts make.
 
-import { reportAnswer, reportError } from "./connection.js";
+import { connection, reportAnswer, reportError, reportVersion } from "./connection.js";
 import { BASE } from "./router.js";
 import { learnTime, serverNow } from "./server_clock.js";
 import { words } from "./words.js";
@@ -8,6 +8,7 @@ import { words } from "./words.js";
 export { serverNow };
 
 const TIMEOUT_MS = 15_000;
+const READY = "/readyz";
 
 /** An error of a call. `status` is 0 if nothing came; `type` is the last part of the problem's type. */
 export class ApiError extends Error {
@@ -41,8 +42,10 @@ async function call(method, path, { query, body, signal }) {
   }
   const answer = parse(text);
   learnTime(answer?.at, response.headers.get("Date"));
+  reportVersion(response.headers.get("Server")?.match(/^later\/(.+)/)?.[1]);
   if (!response.ok) throw failed(asProblem(response.status, answer));
-  reportAnswer();
+  if (connection.value.state === "store-away" && path !== READY) get(READY).catch(() => {}); // this one may come from memory
+  else reportAnswer();
   return answer;
 }
 

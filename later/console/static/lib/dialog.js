@@ -78,5 +78,5 @@ function TypeName({ name, typed, onInput }) {
   return html`<div class="field"><label for=${id} class="type-name">${words.dialog.typeName}<bdi
     class="code">${name}</bdi></label>
     <input id=${id} class="input" value=${typed} onInput=${(event) => onInput(event.target.value)} data-focus=""
-      autocomplete="off" spellcheck=${false} dir="auto" /></div>`;
+      autocomplete="off" dir="auto" /></div>`;
 }

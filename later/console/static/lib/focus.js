@@ -11,24 +11,23 @@ export function rowTarget(row) {
 }
 
 /** Return a function that gives the focus back to what has it now, or to what is nearest. */
-export function keepFocus() {
-  return restore.bind(null, placeOf(document.activeElement));
-}
+export const keepFocus = () => restore.bind(null, placeOf(document.activeElement));
 
-/** An element and its neighbours, those first that share most of its parents; of these the ones after it first. */
+/** Return an element and its neighbours, nearest first: those after it, those before it, and so on for its parents. */
 function placeOf(element) {
-  const near = [];
-  for (let one = element; one && one.id !== "main"; one = one.parentElement) {
-    for (let next = one.nextElementSibling; next; next = next.nextElementSibling) near.push(next);
-    for (let before = one.previousElementSibling; before; before = before.previousElementSibling) near.push(before);
-    near.push(one.parentElement);
+  const near = [element];
+  for (let one = element; one.parentElement && one.id !== "main"; one = one.parentElement) {
+    const all = [...one.parentElement.children];
+    const at = all.indexOf(one);
+    near.push(...all.slice(at + 1), ...all.slice(0, at).reverse(), one.parentElement);
   }
-  return { element, near };
+  return near;
 }
 
-function restore({ element, near }) {
+function restore(near) {
   const find = (one) => (one.matches("tr") ? rowTarget(one) : one.matches(CONTROLS) ? one : one.querySelector(CONTROLS));
-  const target = element.isConnected ? element : near.filter((one) => one?.isConnected).map(find).find(Boolean);
+  const rest = near.slice(1).filter((one) => one.isConnected);
+  const target = near[0].isConnected ? near[0] : rest.map(find).find(Boolean);
   (target ?? document.getElementById("main")).focus();
 }
 
@@ -36,6 +35,6 @@ addEventListener("focusin", ({ target }) => { last = placeOf(target); });
 addEventListener("pointerdown", () => { last = null; }, true);
 new MutationObserver((records) => {
   if (!last || document.activeElement !== document.body) return;
-  const isGone = ({ removedNodes }) => [...removedNodes].some((node) => node.contains(last.element));
+  const isGone = ({ removedNodes }) => [...removedNodes].some((node) => node.contains(last[0]));
   if (records.some(isGone)) restore(last);
 }).observe(document.documentElement, { childList: true, subtree: true });

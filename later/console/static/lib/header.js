@@ -73,7 +73,7 @@ function LiveSwitch() {
   };
   const level = !on ? "off" : age !== null && age > 45 ? "old" : "on";
   return html`<button class="live live-${level}" aria-pressed=${on ? "true" : "false"} onClick=${toggle}
-    title=${on ? words.live.stop : words.live.go}><span class="live-dot" aria-hidden="true" />
+    title=${`${on ? words.live.stop : words.live.go}${shown && ` · ${shown}`}`}><span class="live-dot" aria-hidden="true" />
     <span>${on ? words.live.on : words.live.off}</span>${shown && html`<span class="live-age" aria-hidden="true">${shown}</span>`}
   </button>`;
 }

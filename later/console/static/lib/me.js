@@ -1,7 +1,7 @@
 // What the signed-in key may do, as `/whoami` says. The API decides; the console only says beforehand why not.
 
 import { get } from "./api.js";
-import { report, update } from "./connection.js";
+import { connection, report, reportVersion } from "./connection.js";
 import { Observable, useObservable } from "./observable.js";
 import { words } from "./words.js";
 
@@ -12,13 +12,12 @@ const me = new Observable(null);
 /** Ask who we are: at the start, after a sign-in, and when later answers again after it did not. */
 export async function refreshMe() {
   const answer = await get("/whoami");
-  const before = me.value?.version;
-  if (before && before !== answer.version) update.value = { from: before, to: answer.version };
+  reportVersion(answer.version);
   me.value = answer;
-  report("ok");
+  if (connection.value.state === "signed-out") report("ok");
 }
 
-/** Return what `/whoami` says and `can(scope)`, `whyNot(scope)`; before the answer `loaded` is false. */
+/** Return what `/whoami` says and `whyNot(scope)`; before the answer `loaded` is false. */
 export function useMe() {
   return describe(useObservable(me));
 }
@@ -35,7 +34,6 @@ function describe(answer) {
     loaded: answer !== null,
     version: answer?.version ?? "",
     namespace: answer?.namespace ?? null,
-    can: (scope) => whyNot(scope) === "",
     whyNot,
   };
 }

@@ -36,11 +36,6 @@ export function useLocation() {
   return useObservable(current);
 }
 
-/** Return the present location to code that is no component. */
-export function here() {
-  return current.value;
-}
-
 /** Return the URL of a page. `path` has its names encoded already, as `topicPath` does; empty values are left out. */
 export function link(path, query) {
   return ROOT + withQuery(path, query);

@@ -90,8 +90,7 @@ export function Search() {
   return html`<form class="search" role="search" onSubmit=${submit} onKeyDown=${key}>
     <svg class="search-icon" viewBox="0 0 16 16" aria-hidden="true"><path d="M7 2.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M10.4 10.4 14 14" /></svg>
     <input ref=${input} class="search-input" type="search" list="${id}-names" aria-label=${words.search.label}
-      placeholder=${words.search.placeholder} title=${words.search.hint} value=${text} maxlength="600" autocomplete="off"
-      spellcheck=${false} dir="auto" onInput=${(event) => setText(event.target.value)} />
+      placeholder=${words.search.placeholder} title=${words.search.hint} value=${text} maxlength="600" autocomplete="off" dir="auto" onInput=${(event) => setText(event.target.value)} />
     <kbd class="search-key" aria-hidden="true">/</kbd>
     <datalist id="${id}-names">${names.map((name) => html`<option key=${name} value=${name} />`)}</datalist>
     ${told && html`<div class="search-told"><p dir="auto">${told.text}</p>

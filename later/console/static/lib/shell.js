@@ -4,16 +4,18 @@ import { html, useEffect, useErrorBoundary, useRef, useState } from "./html.js";
 import { Banner } from "./banner.js";
 import { Empty, Loading, Notice } from "./components.js";
 import { connection } from "./connection.js";
+import { Dialog } from "./dialog.js";
 import { Header, PAGES } from "./header.js";
-import { isTyping, useShortcut } from "./keyboard.js";
-import { KeysDialog } from "./keys_dialog.js";
+import { isTyping, shortcuts, useShortcut } from "./keyboard.js";
 import { announce } from "./live_region.js";
 import { refreshMe, useMe } from "./me.js";
 import { useObservable } from "./observable.js";
-import { refreshAll } from "./poll.js";
-import { here, Link, matchRoute, navigate, useLocation, withQuery } from "./router.js";
+import { refreshAll, usePoll } from "./poll.js";
+import { Link, matchRoute, navigate, useLocation, withQuery } from "./router.js";
 import { isLive, setLive, showsUtc } from "./settings.js";
 import { words } from "./words.js";
+
+const RETRY_MS = 5000;
 
 export function App() {
   const location = useLocation();
@@ -23,7 +25,7 @@ export function App() {
   const { loaded } = useMe();
   useEffect(() => { refreshMe().catch(() => {}).finally(() => setReady(true)); }, []);
   useEffect(() => { if (state === "ok" && isReady) refreshMe().catch(() => {}); }, [state]);
-  useEffect(() => { if (state === "signed-out" && !loaded) goToSignIn(); }, [state, loaded, location]);
+  useEffect(() => { if (state === "signed-out" && !loaded) goToSignIn(location); }, [state, loaded, location]);
   useKeys(() => setShowsKeys(true));
   return html`
     <a class="skip" href="#main" onClick=${focusMain}>${words.skip}</a>
@@ -35,8 +37,7 @@ export function App() {
 }
 
 /** Go to the sign-in, and back from there to what was asked for. */
-function goToSignIn() {
-  const { path, query } = here();
+function goToSignIn({ path, query }) {
   if (path === "/sign-in") return;
   navigate(withQuery("/sign-in", { next: withQuery(path, query) }), { replace: true });
 }
@@ -62,24 +63,39 @@ function useKeys(showKeys) {
   useShortcut("?", showKeys, words.keys.list);
 }
 
+/** The list of keys that act on the present page. */
+function KeysDialog({ onClose }) {
+  const shown = new Map();
+  for (const { key, help } of useObservable(shortcuts)) if (help) shown.set(key, help);
+  if (document.querySelector("main tbody a")) shown.set("Enter", words.keys.enter);
+  return html`<${Dialog} title=${words.keys.title} onClose=${onClose}>
+    <table class="keys"><thead class="visually-hidden"><tr><th scope="col">${words.keys.key}</th>
+      <th scope="col">${words.keys.does}</th></tr></thead>
+    <tbody>${[...shown].map(([key, help]) => html`<tr key=${key}><td>${key.split(" ").map((part) => html`<kbd>${part}</kbd> `)}</td>
+      <td>${help}</td></tr>`)}</tbody></table>
+    <div class="dialog-actions"><button class="button" onClick=${onClose} data-focus="">${words.keys.close}</button></div>
+  <//>`;
+}
+
 /** The page of a location. The one before stays until the module of the next is there. */
 function CurrentPage({ location }) {
   const route = matchRoute(location);
   const [shown, setShown] = useState(null);
   const wanted = useRef(null);
+  const [tries, setTries] = useState(0);
   const id = route ? `${route.pattern} ${JSON.stringify(route.params)}` : "";
   useEffect(() => {
     wanted.current = id;
     if (!route) return;
     const show = (module) => { if (wanted.current === id) setShown({ id, route, module }); };
     route.load().then(show, (error) => show({ error }));
-  }, [id]);
+  }, [id, tries]);
   const isCurrent = shown?.id === id;
   const title = pageTitle(route, isCurrent ? shown.module : null, location);
   useTitle(title, id);
   if (!route) return html`<${NotFound} />`;
   if (!shown) return html`<${Loading} />`;
-  if (shown.module.error) return html`<${NotLoaded} />`;
+  if (shown.module.error) return html`<${NotLoaded} onAnswer=${() => setTries((n) => n + 1)} />`;
   const { module, route: { params } } = shown;
   return html`<${Guarded} key=${shown.id}><${Drawn} ...${{ page: module.default, params, query: location.query }} /><//>`;
 }
@@ -126,7 +142,9 @@ function NotFound() {
     <p><${Link} class="button" to="/">${words.notFound.home}<//></p><//>`;
 }
 
-function NotLoaded() {
+/** What stands where a page's module did not come: it is asked for again once later answers. */
+function NotLoaded({ onAnswer }) {
+  usePoll(() => refreshMe().then(onAnswer), RETRY_MS);
   return html`<${Notice} level="bad" title=${words.failure.noModule} role="alert">
     <button class="button" onClick=${() => location.reload()}>${words.banner.reload}</button><//>`;
 }

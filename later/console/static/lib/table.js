@@ -38,7 +38,7 @@ function HeadCell({ column, sorted, onSort }) {
   const isSorted = sorted === sort;
   const order = sort === "name" ? "ascending" : "descending";
   return html`<th scope="col" class=${cellClass(column)} aria-sort=${isSorted ? order : undefined}>
-    <button type="button" class="sort" title=${words.table.sortBy(label)} onClick=${() => onSort(sort)}>${label}<span
+    <button class="sort" title=${words.table.sortBy(label)} onClick=${() => onSort(sort)}>${label}<span
       class="sort-mark" aria-hidden="true">${isSorted ? (sort === "name" ? "↑" : "↓") : ""}</span></button>
   </th>`;
 }

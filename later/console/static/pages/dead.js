@@ -40,7 +40,7 @@ function AllTopics() {
   return html`<${Page} title=${words.page} poll=${poll} before=${html`<${MoveProgress} />`}>${() => html`
     ${rows.length === 0 ? html`<${Empty} title=${words.none} text=${words.noneText} />` : html`
       <${RecentReasons} />
-      <${Panel} title=${words.byTopic} actions=${unseen.length > 0 && html`<button type="button" class="button"
+      <${Panel} title=${words.byTopic} actions=${unseen.length > 0 && html`<button class="button"
         title=${words.acknowledgeHint} onClick=${take(unseen)}>${words.acknowledgeAll}</button>`}>
         <${Table} caption=${words.byTopic} columns=${topicColumns(take)} rows=${rows} keyOf=${({ topic }) => topic} /><//>`}
     <p class="muted page-foot">${withCode(words.foot)}</p>`}<//>`;
@@ -54,7 +54,7 @@ function topicColumns(take) {
     { key: "dead", label: words.dead, align: "end", render: (row) => html`
       <span class=${news(row) ? "fresh" : "zero"}>${count(row.dead)}</span>` },
     { key: "new", label: "", align: "end", render: (row) => (news(row)
-      ? html`${news(row) < row.dead && html`<${Badge} level="bad">${words.news(news(row))}<//>`} <button type="button" class="button button-small button-quiet" aria-label=${words.acknowledgeTopic(row.topic)}
+      ? html`${news(row) < row.dead && html`<${Badge} level="bad">${words.news(news(row))}<//>`} <button class="button button-small button-quiet" aria-label=${words.acknowledgeTopic(row.topic)}
           onClick=${take([row])}>${words.acknowledge}</button>`
       : html`<span class="muted">${words.acknowledged}</span>`) },
   ];
@@ -144,7 +144,7 @@ function Reasons({ topic, total, reason, after, before }) {
   return html`<nav class="tabs" aria-label=${words.reason}>
     ${tab(null, words.all, after || before ? "" : count(total))}
     ${names.map((name) => tab(name, name, numberOf(name)))}
-    ${!isKnown && total > COUNTED_AT_ONCE && html`<button type="button" class="button button-small button-quiet"
+    ${!isKnown && total > COUNTED_AT_ONCE && html`<button class="button button-small button-quiet"
       title=${words.countHint} onClick=${() => countAll().catch(() => setCounting(false))}>
       ${isCounting ? words.counting : words.countReasons}</button>`}
   </nav>`;

@@ -42,6 +42,6 @@ function RunChoice({ id, run }) {
   };
   return html`<form class="filters" onSubmit=${show}>
     <${Field} label=${words.runLabel}>${(props) => html`<input class="input" value=${text} placeholder=${words.allRuns}
-      autocomplete="off" spellcheck=${false} onInput=${(event) => setText(event.target.value)} ...${props} />`}<//>
+      autocomplete="off" onInput=${(event) => setText(event.target.value)} ...${props} />`}<//>
     <button class="button">${words.show}</button></form>`;
 }

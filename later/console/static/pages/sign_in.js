@@ -48,7 +48,7 @@ export default function SignInPage({ query }) {
     <h1>${words.page}</h1>
     <p class="muted">${words.text}</p>
     <${Field} label=${words.key} hint=${words.hint} error=${isWrong ? error.wrong : null}>${(props) => html`
-      <input class="input" type="password" name="later-key" autocomplete="off" spellcheck=${false} required autofocus
+      <input class="input" type="password" name="later-key" autocomplete="off" required autofocus
         value=${key} onInput=${(event) => setKey(event.target.value)} ...${props} />`}<//>
     ${!isWrong && html`<${ErrorNotice} error=${error} />`}
     <button class="button button-primary">${isBusy ? words.working : words.submit}</button>

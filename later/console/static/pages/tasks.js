@@ -60,6 +60,6 @@ function TopicInput(props) {
   const { data } = usePoll((options) => get("/topics", { sort: "delay", limit: 200 }, options), 0);
   const names = data?.topics.map(({ topic }) => topic) ?? [];
   useEffect(() => learnTopics(names), [data]);
-  return html`<input class="input" list=${list} dir="auto" required autocomplete="off" spellcheck=${false} ...${props} />
+  return html`<input class="input" list=${list} dir="auto" required autocomplete="off" ...${props} />
     <datalist id=${list}>${names.map((name) => html`<option key=${name} value=${name} />`)}</datalist>`;
 }

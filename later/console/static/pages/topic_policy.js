@@ -125,7 +125,7 @@ function FieldRow({ name, value: { isHere, text }, inherited, isChanged, error, 
     <td class="cell-wrap ${error ? "field-wrong" : ""}">
       ${!isHere && html`<span class="muted"><bdi>${from}</bdi></span>`}
       ${isHere && (choices ? html`<select class="select" ...${props}>${choices.map((one) => html`<option key=${one}>${one}</option>`)}</select>`
-    : html`<input class="input" autocomplete="off" spellcheck=${false} ...${props} />`)}
+    : html`<input class="input" autocomplete="off" ...${props} />`)}
       <p class="field-hint" id="policy-${name}-hint">${fieldWords[name]}</p>
       ${error && html`<p class="field-error" role="alert">${error}</p>`}${children}</td></tr>`;
 }

@@ -67,7 +67,7 @@ function Filters({ namespace, filter, topics, isBound }) {
   }, [topics, namespace]);
   return html`<div class="filters" role="search" aria-label=${words.filter}>
     <${Field} label=${words.filter}>${(props) => html`<input class="input" type="search" value=${filter} maxlength="255"
-      autocomplete="off" spellcheck=${false} dir="auto" ...${props}
+      autocomplete="off" dir="auto" ...${props}
       onInput=${(event) => changeQuery({ filter: event.target.value }, { replace: true })} />`}<//>
     ${!isBound && html`<${Field} label=${words.namespace}>${(props) => html`<select class="select" value=${namespace ?? ""} ...${props}
       onChange=${(event) => changeQuery({ namespace: event.target.value, cursor: null })}>
@@ -93,7 +93,7 @@ function Actions({ chosen, me, onDone, onClear }) {
     <strong>${words.chosen(count(chosen.length))}</strong>
     ${["pause", "resume"].map((action) => html`<${ButtonWithReason} key=${action} className="button-small" reason=${reason}
       onClick=${() => setAsks(action)}>${words[action]}<//>`)}
-    <button type="button" class="button button-small button-quiet" onClick=${() => { setFailures([]); onClear(); }}>${words.clear}</button>
+    <button class="button button-small button-quiet" onClick=${() => { setFailures([]); onClear(); }}>${words.clear}</button>
     ${failures.length > 0 && html`<${Notice} level="bad" role="alert"><ul>${failures.slice(0, 5).map(({ topic, error }) => html`
       <li key=${topic}><bdi>${topic}</bdi>: ${error.message}</li>`)}</ul><//>`}
     ${asks && html`<${ConfirmDialog} title=${words[`${asks}Title`](chosen.length)} count=${chosen.length} sample=${names.slice(0, 5)}

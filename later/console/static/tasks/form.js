@@ -105,8 +105,8 @@ export function TaskForm({ task, isEdit, now, onSend, onClose }) {
       ${error?.type === "in-flight" && html`<p>${words.inFlight}</p>`}
     </form>
     <div class="dialog-actions">
-      <button type="button" class="button" onClick=${onClose}>${words.cancel}</button>
-      <button type="button" class="button button-primary" aria-disabled=${isOff ? "true" : undefined}
+      <button class="button" onClick=${onClose}>${words.cancel}</button>
+      <button class="button button-primary" aria-disabled=${isOff ? "true" : undefined}
         onClick=${() => !isOff && send()}>${isEdit ? words.save : words.create}</button>
     </div>
   <//>`;
@@ -123,7 +123,7 @@ function Control({ field, values, set, props, isEdit }) {
         : html`<input class="input" type="datetime-local" step="1" required value=${values.at} onInput=${set("at")} ...${props} />`}
     </div>`;
   }
-  const shared = { class: "input", value: values[field], onInput: set(field), spellcheck: false, ...props };
+  const shared = { class: "input", value: values[field], onInput: set(field), ...props };
   if (field === "content" || field === "headers" || field === "context") {
     return html`<textarea ...${shared} rows=${field === "content" ? 6 : 3}></textarea>`;
   }

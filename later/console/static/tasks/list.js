@@ -36,10 +36,10 @@ export function TaskList({ request, me, pageTo, onChanged }) {
     const elsewhere = [...selected].filter((id) => !rows.some((task) => task.id === id));
     setSelected(new Set([...elsewhere, ...chosen]));
   };
-  const selection = { selected, onChange: choose, disabled: !me.can("edit") };
+  const selection = { selected, onChange: choose, disabled: me.whyNot("edit") !== "" };
   return html`<${Panel} title=${words.shown(rows.length, tasks.length, !cursor && !poll.data.cursor)} className="task-list"
       actions=${html`<${FilterInput} label=${words.filterPage} hint=${words.filterHint} value=${filter} onInput=${setFilter} />
-        <button type="button" class="button" onClick=${poll.refresh}>${words.refresh}</button>`}>
+        <button class="button" onClick=${poll.refresh}>${words.refresh}</button>`}>
     <${ErrorNotice} error=${poll.error} />
     <${SelectionBar} ...${{ selected, state: request.state, me, onClear: () => setSelected(new Set()), changed }} />
     ${rows.length > 0

@@ -77,13 +77,13 @@ export function MoveProgress() {
   if (state !== "runs") {
     const level = state === "done" ? "ok" : state === "failed" ? "bad" : "warn";
     return html`<${Notice} level=${level}><bdi>${words.scope(filter)}</bdi>: ${words.ended(move)}
-      ${error && ` ${error.message}`} <button type="button" class="button button-small" onClick=${again}>${words.close}</button>
+      ${error && ` ${error.message}`} <button class="button button-small" onClick=${again}>${words.close}</button>
     <//>`;
   }
   const left = rate ? words.left(duration(Math.max(0, total - moved) / rate)) : "";
   return html`<section class="move" aria-label=${words.doing[action]}>
     <div class="move-head"><strong>${words.doing[action]}</strong> <bdi>${words.scope(filter)}</bdi>
-      <button type="button" class="button button-small" onClick=${move.stop}>${words.stop}</button></div>
+      <button class="button button-small" onClick=${move.stop}>${words.stop}</button></div>
     <progress max=${Math.max(total, 1)} value=${moved} aria-label=${words.doing[action]}></progress>
     <p class="muted">${words.progress(count(moved), count(total))} ${left} ${words.keepOpen}</p>
   </section>`;

@@ -44,7 +44,7 @@ export function SelectionBar({ selected, state, me, onClear, changed }) {
       ${button("run-now", "")}
       ${button("redrive", "", state === "dead" ? "" : words.onlyDead)}
       ${button("delete", "button-remove")}
-      <button type="button" class="button button-quiet" onClick=${onClear}>${words.clear}</button>
+      <button class="button button-quiet" onClick=${onClear}>${words.clear}</button>
     </div>`}
     ${asked && html`<${ConfirmDialog} title=${words.ask[asked](ids.length)} count=${ids.length}
       sample=${ids.slice(0, SAMPLE)} confirmLabel=${words.verb[asked]} danger=${asked === "delete"}

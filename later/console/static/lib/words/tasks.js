@@ -2,6 +2,9 @@
 
 import { number, plural } from "../words.js";
 
+const LINES = "A line for each, “name: value”.";
+const ALL_LINES = `${LINES} Values are not told, so write all of them.`;
+
 export const taskWords = {
   title: (id) => `Task ${id}`,
   task: "Task",
@@ -94,14 +97,14 @@ export const taskWords = {
     hints: {
       id: "Empty: a new UUID.", callback: "Empty: that of the topic's policy is called.",
       ttl: "From its creation. Empty: as the topic's policy says.", retry: "Empty: as the topic's policy says.",
-      headers: "A line for each, “name: value”.", context: "A line for each, “name: value”.",
+      headers: LINES, context: LINES,
     },
     editHints: {
       content: "Empty: the task has an empty content.", retry: "How many failures are followed by another attempt.",
       callback: "Empty: the task has none of its own, and that of the topic's policy is called.",
       ttl: "From its creation. Empty: the task never expires.",
-      headers: "A line for each, “name: value”. Values are not told, so write all of them. Empty: no headers.",
-      context: "A line for each, “name: value”. Values are not told, so write all of them. Empty: no context.",
+      headers: `${ALL_LINES} Empty: no headers.`,
+      context: `${ALL_LINES} Empty: no context.`,
     },
     dueBy: "Due by", in: "in seconds", at: "at local time",
     noColon: (line) => `Expected “name: value”, got “${line.slice(0, 60)}”.`,
