@@ -61,10 +61,12 @@ class ConsolePage:
         self.wait_until_drawn()
         return self.page
 
-    def visit(self, path: str) -> None:
-        """Go to another page of the console as a link does, without loading all anew."""
+    def visit(self, path: str, title: str) -> None:
+        """Go to the page of this title as a link does, without loading all anew."""
         self.page.evaluate("path => history.pushState(null, '', path)", path)
         self.page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+        expect_of(self.page).to_have_title(f"{title} · later")
+        expect_of(self.page.locator(".loading")).to_have_count(0)
 
     def wait_until_drawn(self) -> None:
         expect_of(self.page.locator("main h1").first).to_be_visible()

@@ -96,7 +96,7 @@ def test_a_page_of_hostile_values_is_text(phone: ConsolePage, path: str) -> None
 def test_every_link_of_a_topic_leads_back_to_it(phone: ConsolePage, name: str) -> None:
     topic = TOPICS[name]
     page = phone.page
-    phone.visit("/console/topics?sort=name")  # the other orders are those of the last census
+    phone.visit("/console/topics?sort=name", "Topics")  # the other orders are those of the last census
     page.get_by_role("link", name=topic, exact=True).click()
     rest = topic.rpartition("/")[2]
     expect_of(page.locator("h1 > bdi")).to_have_text(rest)
@@ -119,7 +119,7 @@ def test_every_link_of_a_topic_leads_back_to_it(phone: ConsolePage, name: str) -
 @pytest.mark.parametrize("id", IDS)
 def test_every_link_of_an_id_leads_back_to_it(phone: ConsolePage, id: str) -> None:
     page = phone.page
-    phone.visit("/console/tasks?topic=ids&state=delay")
+    phone.visit("/console/tasks?topic=ids&state=delay", "Tasks of ids")
     page.get_by_role("link", name=id, exact=True).click()
     expect_of(page.locator(".facts")).to_be_visible()
     assert page.locator("h1 .code").text_content() == id
@@ -128,7 +128,7 @@ def test_every_link_of_an_id_leads_back_to_it(phone: ConsolePage, id: str) -> No
 @pytest.mark.parametrize("id", PATH_IDS)
 def test_every_link_of_a_job_leads_back_to_it(phone: ConsolePage, id: str) -> None:
     page = phone.page
-    phone.visit("/console/jobs")
+    phone.visit("/console/jobs", "Jobs")
     page.get_by_role("link", name=id, exact=True).click()
     expect_of(page.locator(".tile-number").first).to_have_text("1")
     assert page.locator("h1 .code").text_content() == id
@@ -193,13 +193,13 @@ def test_the_questions_of_dialogs_are_text(phone: ConsolePage) -> None:
     check_text(page)
     page.keyboard.press("Escape")
     for name in ("markup", "long", "from right to left"):
-        phone.visit(f"/console/topics/{quote(TOPICS[name], safe='')}")
+        phone.visit(f"/console/topics/{quote(TOPICS[name], safe='')}", TOPICS[name])
         page.get_by_role("button", name="Purge").click()
         assert page.locator("dialog .type-name bdi").text_content() == TOPICS[name]
         page.keyboard.insert_text(TOPICS[name])
         expect_of(page.locator("dialog .button-danger")).not_to_have_attribute("aria-disabled", "true")
         check_text(page)
-        phone.visit(f"/console/dead?topic={quote(TOPICS[name])}")
+        phone.visit(f"/console/dead?topic={quote(TOPICS[name])}", f"Dead tasks of {TOPICS[name]}")
         page.get_by_role("button", name="Redrive").first.click()
         expect_of(page.locator("dialog .sample")).to_contain_text("died-")
         assert TOPICS[name] in (page.locator("dialog").text_content() or "")
@@ -242,7 +242,7 @@ def test_the_sign_in_leads_to_pages_of_the_console_alone(phone: ConsolePage) -> 
 @pytest.mark.parametrize("id", SCHEDULE_IDS)
 def test_a_schedule_is_acted_on_whatever_its_id(phone: ConsolePage, id: str) -> None:
     page = phone.page
-    phone.visit("/console/schedules")
+    phone.visit("/console/schedules", "Schedules")
     row = page.locator("tr", has=page.get_by_role("rowheader", name=id, exact=True))
     row.get_by_role("button", name="Pause").click()
     expect_of(row.get_by_role("button", name="Resume")).to_be_visible()
