@@ -18,6 +18,7 @@ PASSWORD = "LATER_REDIS_PASSWORD"
 PASSWORD_FILE = "LATER_REDIS_PASSWORD_FILE"
 SENTINEL_PASSWORD = "LATER_REDIS_SENTINEL_PASSWORD"
 STORE_SCHEMES = ("redis://", "rediss://", "redis+sentinel://", "rediss+sentinel://", "unix://")
+SCHEMES_IN_WORDS = "redis://, rediss://, redis+sentinel:// or unix://"
 _URLS = (
     "http(s)://HOST:PORT of the API, or the store's redis(s)://HOST:PORT/DATABASE, "
     "redis(s)+sentinel://HOST:PORT,HOST:PORT/SERVICE/DATABASE or unix:///PATH"
@@ -56,7 +57,7 @@ def check_url(url: str) -> str:
 def check_store_url(url: str) -> str:
     """Return a valid URL of the store, without a password. Raises ConfigError."""
     if not is_store_url(check_url(url)):
-        raise ConfigError(f"url {mask_url(url)}: expected the store's: {', '.join(STORE_SCHEMES)}")
+        raise ConfigError(f"url {mask_url(url)}: expected the store's: {SCHEMES_IN_WORDS}")
     return url
 
 

@@ -418,7 +418,10 @@ async def test_without_its_store_open_a_call_says_what_to_do(server_url: str) ->
 @each_case(
     "store, message",
     [
-        ("http://127.0.0.1:8080", "expected a data directory, or a redis://, rediss:// or unix:// URL"),
+        (
+            "http://127.0.0.1:8080",
+            r"expected a data directory, or a redis://, rediss://, redis\+sentinel:// or unix:// URL",
+        ),
         ("redis://127.0.0.1:6379/x", "expected a data directory, or redis://HOST:PORT/DATABASE"),
     ],
 )

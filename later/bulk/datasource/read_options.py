@@ -13,7 +13,7 @@ from later.core.validation import EXPECTED_TIME, parse_time, parse_topic
 from later.option_types import DEFAULT_PREFIX, integer, prefix
 from later.store.keys import Bucket
 from later.store.scan import ScanRange
-from later.store.url import check_store_url
+from later.store.url import SCHEMES_IN_WORDS, check_store_url
 
 PARTITION_ROWS = 100_000
 """The approximate number of tasks in a partition."""
@@ -49,7 +49,7 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
     if since is not None and before is not None and since >= before:
         raise Refused("dueBefore: expected a time after dueAfter", "dueBefore")
     if values["url"] is None:
-        raise ConfigError(f"url: expected the store's (redis://, rediss:// or unix://), got nothing{NO_TABLE_OPTIONS}")
+        raise ConfigError(f"url: expected the store's ({SCHEMES_IN_WORDS}), got nothing{NO_TABLE_OPTIONS}")
     return ReadOptions(
         url=values["url"],
         prefix=values["prefix"] or DEFAULT_PREFIX,
@@ -64,7 +64,7 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
 def _read_url(text: str) -> str:
     if text.startswith(("http://", "https://")):
         raise ConfigError(
-            f"url {mask_url(text)}: expected the store's (redis://, rediss:// or unix://), because the API cannot list "
+            f"url {mask_url(text)}: expected the store's ({SCHEMES_IN_WORDS}), because the API cannot list "
             "all tasks of a store"
         )
     return check_store_url(text)
