@@ -56,6 +56,8 @@ function Mark() {
     d="M27 16a11 11 0 1 1-5-9.2" /><path d="M16 9v7.5l5 3" /></svg>`;
 }
 
+const inOneUnit = (s) => duration(s < 120 ? Math.floor(s) : s < 3600 ? s - (s % 60) : s - (s % 3600)); // fits a phone
+
 /** Whether the page asks again by itself, and how old its picture is. */
 function LiveSwitch() {
   const on = useObservable(isLive);
@@ -66,7 +68,7 @@ function LiveSwitch() {
     return () => clearInterval(timer);
   }, []);
   const age = okAt === null ? null : (performance.now() - okAt) / 1000;
-  const shown = age === null || (on && age < FRESH_S) ? "" : words.live.age(duration(Math.floor(age)));
+  const shown = age === null || (on && age < FRESH_S) ? "" : words.live.age(inOneUnit(age));
   const toggle = () => {
     setLive(!on);
     announce(on ? words.live.stopped : words.live.started);
