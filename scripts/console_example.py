@@ -87,10 +87,12 @@ class Example(NamedTuple):
 
 
 def main() -> None:
-    """Run until Ctrl-C."""
+    """Run until Ctrl-C or SIGTERM."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit())
     with run_example() as example:
         print(f"{example.url}/console/", flush=True)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        signal.pause()
 
 
 @contextmanager

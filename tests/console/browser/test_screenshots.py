@@ -1,8 +1,11 @@
-"""The script that takes the pictures of the documentation."""
+"""The scripts that show the console with made-up data."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 from PIL import Image
@@ -17,3 +20,14 @@ def test_the_script_takes_each_picture(tmp_path: Path, monkeypatch: pytest.Monke
         with Image.open(tmp_path / picture.name) as image:
             assert image.size == (console_screenshots.WIDTH, picture.height)
             assert len(image.getcolors(1_000_000) or ()) > 500  # a page that is drawn, with its charts
+
+
+def test_the_example_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "scripts.console_example"]
+    with Popen(command, stdout=PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith("/console/\n")
+        assert list(tmp_path.iterdir())
+        process.terminate()
+        assert process.wait(40) == 0
+    assert not list(tmp_path.iterdir())
