@@ -11,8 +11,9 @@ from playwright.sync_api import expect as expect_of
 
 from later.core.api_keys import make_key_text
 from tests.console.browser.console_page import ConsolePage, open_console
-from tests.console.browser.sample_data import HOSTILE_TOPICS
-from tests.system.daemons import Daemon, run_up
+from tests.console.browser.sample_data import HOSTILE_TOPICS, NOBODY
+from tests.system.api_client import call
+from tests.system.daemons import Daemon, run_command, run_up
 
 TASKS_OF_HOSTILE_TOPICS = [f"hostile-{number}" for number in range(len(HOSTILE_TOPICS))]
 
@@ -76,3 +77,26 @@ def test_the_search_finds_a_task_by_its_id_with_the_keyboard_alone(page: Console
     shown.keyboard.type("order-1")
     shown.keyboard.press("Enter")
     shown.wait_for_url(f"**/console/tasks/{quote('order-1')}")
+
+
+def test_an_operator_finds_a_task_of_a_namespace_by_its_id(browser: Browser, folder: Path) -> None:
+    """Ids that callers of a namespace choose have it in front, and a slash in between."""
+    root = make_key_text()
+    with (
+        run_up(folder, folder / "data", env={"LATER_ROOT_KEY": root}) as up,
+        open_console(browser, up.url) as opened,
+    ):
+        opened.may_fail = True
+        bound = ("--scopes", "create", "--namespace", "team", "--data", str(folder / "data"))
+        key = run_command("keys", "create", *bound).stdout.strip()
+        task = {"id": "order-1", "topic": "team/order", "callback": NOBODY, "delay": 3600}
+        assert call(up.url, "POST", "/create", task, headers={"Authorization": f"Bearer {key}"}).status == 200
+        opened.page.goto(f"{up.url}/console/")
+        opened.page.locator("input[type=password]").fill(root)
+        opened.page.keyboard.press("Enter")
+        expect_of(opened.page).to_have_title("Overview · later")
+        opened.page.keyboard.press("/")
+        opened.page.keyboard.type("team/order-1")
+        opened.page.keyboard.press("Enter")
+        opened.page.wait_for_url("**/console/tasks/team%2Forder-1")
+        expect_of(opened.page.locator(".facts a").first).to_have_text("team/order")

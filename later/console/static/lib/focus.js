@@ -3,7 +3,7 @@
 const CONTROLS = "a[href], button, input:enabled, select, textarea, summary, [tabindex='0']";
 let last = null;
 
-/** Return what a row is reached by: its first link, or itself. No button, which a key too many would press. */
+/** Return what a row is reached by: a link or itself, no button, which a key too many would press. */
 export function rowTarget(row) {
   const link = row.querySelector("th a") ?? row.querySelector("a");
   if (!link) row.tabIndex = -1;

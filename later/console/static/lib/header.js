@@ -56,7 +56,7 @@ function Mark() {
     d="M27 16a11 11 0 1 1-5-9.2" /><path d="M16 9v7.5l5 3" /></svg>`;
 }
 
-const inOneUnit = (s) => duration(s < 120 ? Math.floor(s) : s < 3600 ? s - (s % 60) : s - (s % 3600)); // fits a phone
+const inOneUnit = (s) => duration(s - (s % (s < 120 ? 1 : s < 3600 ? 60 : 3600))); // fits a phone
 
 /** Whether the page asks again by itself, and how old its picture is. */
 function LiveSwitch() {

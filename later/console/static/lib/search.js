@@ -10,7 +10,7 @@ import { words } from "./words.js";
 
 const MOST_NAMES = 500;
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
-const ID = /^[A-Za-z0-9._~:-]{1,128}$/;
+const ID = /^([^/]+\/)?[A-Za-z0-9._~:-]{1,128}$/; // or team/order-1
 const topicNames = new Observable([]);
 
 /** Keep the names of topics that a page has shown, as proposals. */
