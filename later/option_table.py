@@ -60,7 +60,9 @@ CLIENT_COMMANDS = frozenset({"create", "query", "delete"})
 CONNECTED_COMMANDS = CLIENT_COMMANDS | {"run"}
 """Commands that are told where the API is."""
 LOGGING_COMMANDS = DAEMON_COMMANDS | {"run"}
-ALL_COMMANDS = STORE_COMMANDS | GUARD_COMMANDS | CONNECTED_COMMANDS
+HEALTH_CHECK = "healthy"
+"""The command that asks the daemon that runs here whether it works."""
+ALL_COMMANDS = STORE_COMMANDS | GUARD_COMMANDS | CONNECTED_COMMANDS | {HEALTH_CHECK}
 
 
 class Option(NamedTuple):
@@ -110,7 +112,8 @@ OPTIONS = (
     Option("redis", "store_url", store_url, "redis://127.0.0.1:6379/0", STORE_COMMANDS - {DEV},
            "URL of the store: redis://, redis+sentinel:// or unix://. A password is safer in the environment."),
     Option("data", "data", path, "./later-data", STORE_COMMANDS, "Directory of the embedded store."),
-    Option("listen", "listen", address, "127.0.0.1:8080", API_COMMANDS, "Address of the API; port 0: any free port."),
+    Option("listen", "listen", address, "127.0.0.1:8080", API_COMMANDS | {HEALTH_CHECK},
+           "Address of the API; port 0: any free port."),
     Option("auth", "auth", choice("auto", "keys", "off"), "auto", DAEMON_COMMANDS,
            "Whether calls need a key; auto: unless it listens on loopback and the store has never had a key."),
     Option("root-key-file", "root_key_file", path_or_none, "none", DAEMON_COMMANDS,
@@ -119,7 +122,7 @@ OPTIONS = (
            "Name by which it may be called, besides IP addresses, localhost and the one it listens on; repeatable."),
     Option("allow-origin", "allow_origins", origins, "none", API_COMMANDS,
            "Origin of web pages that may call the API through a proxy that rewrites `Host`; repeatable."),
-    Option("health", "health", address_or_off, "127.0.0.1:8081", frozenset({"worker"}),
+    Option("health", "health", address_or_off, "127.0.0.1:8081", frozenset({"worker", HEALTH_CHECK}),
            "Address where a worker serves /livez, /readyz and /metrics; `off` disables it."),
     Option("idle", "idle_ms", duration(1_000), "75s", DAEMON_COMMANDS,
            "How long a client's connection is kept without a request; above what a balancer before it keeps them."),
@@ -128,7 +131,7 @@ OPTIONS = (
            "10000, or what open files leave"),
     Option("waiters", "waiters", integer(1, 1_000_000), None, API_COMMANDS,
            "Most claims that may wait for tasks, per process; one more is answered 503.", "half of --connections"),
-    Option("tls-cert", "tls_cert", path_or_none, None, DAEMON_COMMANDS,
+    Option("tls-cert", "tls_cert", path_or_none, None, DAEMON_COMMANDS | {HEALTH_CHECK},
            "Certificate chain (PEM) with which the HTTP server does TLS. SIGHUP lets it read the file again.", "none"),
     Option("tls-key", "tls_key", path_or_none, None, DAEMON_COMMANDS, "Its key (PEM).", "in the certificate's file"),
     Option("behind-proxy", "behind_proxy", switch, "off", DAEMON_COMMANDS,

@@ -71,6 +71,7 @@ COMMANDS = {
     "check": LazyCommand(
         "later.cli.commands.check:check", "Say whether the address guard lets a URL be called.", SERVER
     ),
+    "healthy": LazyCommand("later.cli.commands.healthy:healthy", "Say whether the daemon that runs here works."),
     "status": LazyCommand("later.cli.commands.status:status", "Show the store, its workers and its tasks.", SERVER),
     "doctor": LazyCommand(
         "later.cli.commands.doctor:doctor", "Check the whole store; with --repair, repair it.", SERVER

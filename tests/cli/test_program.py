@@ -149,7 +149,11 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize(
     "words",
-    [words for words in COMMAND_WORDS if words[0] not in (*STORE_COMMANDS, "check", "bulk", "handlers", "run")],
+    [
+        words
+        for words in COMMAND_WORDS
+        if words[0] not in (*STORE_COMMANDS, "check", "healthy", "bulk", "handlers", "run")
+    ],
     ids=" ".join,
 )
 def test_the_environment_and_the_file_of_a_daemon_do_not_concern_a_command_of_the_api(
@@ -208,7 +212,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
         *("list", "explain", "forecast", "update", "run-now", "dead"),
         *("claim", "ack", "nack", "release", "extend", "work", "run"),
         *("topics", "namespaces", "schedules", "handlers", "bulk"),
-        *("keys", "secrets", "audit", "check", "status", "doctor"),
+        *("keys", "secrets", "audit", "check", "healthy", "status", "doctor"),
     ]  # fmt: skip
 
 
