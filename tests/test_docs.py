@@ -264,7 +264,9 @@ def test_every_event_above_debug_is_documented() -> None:
 
 FOREIGN_OPTIONS = {
     *("--require-hashes", "--no-deps", "--no-build-isolation", "--now"),  # pip, systemctl
-    *("--name", "--stop-timeout", "--no-healthcheck"),  # docker
+    *("--name", "--stop-timeout", "--read-only", "--tmpfs", "--cap-drop", "--security-opt", "--rm"),  # docker
+    *("--env-file", "--no-deps", "--scale"),  # docker compose
+    *("--from-file", "--from-env-file"),  # kubectl
     *("--fix",),  # valkey-check-aof
     *("--pid", "--duration", "--output", "--format", "--rate"),  # py-spy
     *("--py-files", "--host", "--port", "--cores", "--memory"),  # spark-submit, spark-class
