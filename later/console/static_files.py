@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import mimetypes
-from collections.abc import Iterator
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -30,6 +32,10 @@ HEADERS = {
 }
 """Headers of all files. A browser keeps a file, and asks each time whether it is still the same."""
 INDEX = "index.html"
+START = "app.js"
+"""The module that starts the page."""
+
+_IMPORT = re.compile(r'^(?:import|export|\}) ?.*from "(\..*)";$', re.MULTILINE)
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 """The media types of files, whatever the machine's own table says."""
@@ -64,10 +70,22 @@ def read_static_files(placeholders: dict[str, str]) -> dict[str, StaticFile]:
     """Return the files by their paths. `placeholders` maps names to the texts that stand for them in the page."""
     found = dict(_walk(files("later.console") / "static", ""))
     page = found[INDEX].decode()
-    for name, text in placeholders.items():
+    links = "\n".join(f'<link rel="modulepreload" href="{{{{static}}}}/{path}">' for path in _imported_by(START, found))
+    for name, text in {"modules": links, **placeholders}.items():
         page = page.replace(f"{{{{{name}}}}}", text)
     found[INDEX] = page.encode()
     return {path: StaticFile(path, content) for path, content in found.items()}
+
+
+def _imported_by(start: str, contents: Mapping[str, bytes]) -> list[str]:
+    """Return the paths of all modules that are loaded with one, so that the browser asks for them at once."""
+    found = [start]
+    for importer in found:
+        for name in _IMPORT.findall(contents[importer].decode()):
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(importer), name))
+            if path not in found:
+                found.append(path)
+    return sorted(found[1:])
 
 
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:

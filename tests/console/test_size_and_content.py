@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import later
+from later.console.static_files import INDEX, read_static_files
 from tests.cases import each_case
 
 STATIC = Path(later.__file__).parent / "console" / "static"
@@ -71,9 +72,8 @@ def loaded_by(page: Path) -> set[Path]:
 
 
 def test_the_page_asks_at_once_for_all_modules_that_every_page_needs() -> None:
-    preloaded = re.findall(
-        r'rel="modulepreload" href="\{\{static\}\}/([\w/]+\.js)"', (STATIC / "index.html").read_text()
-    )
+    page = read_static_files({"static": "/console/static"})[INDEX].content.decode()
+    preloaded = re.findall(r'rel="modulepreload" href="/console/static/([\w/]+\.js)"', page)
     assert {STATIC / path for path in preloaded} == imported_by(STATIC / "app.js") - {STATIC / "app.js"}
 
 
