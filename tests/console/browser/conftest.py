@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
@@ -69,6 +70,27 @@ def daemon(folder: Path) -> Iterator[Daemon]:
     with run_up(folder, folder / "data", "--retry", "0") as up:
         fill(up.url)
         yield up
+
+
+@pytest.fixture(scope="session")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon that tests change, each in topics of its own."""
+    folder = tmp_path_factory.mktemp("changed")
+    with run_up(folder, folder / "data", "--retry", "0") as up:
+        yield up
+
+
+@pytest.fixture
+def console(browser: Browser, changed: Daemon) -> Iterator[ConsolePage]:
+    """A page of the daemon that tests change."""
+    with open_console(browser, changed.url, viewport={"width": 1360, "height": 900}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic of the test's own."""
+    return f"t-{uuid4()}"
 
 
 @pytest.fixture

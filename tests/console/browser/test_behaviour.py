@@ -100,3 +100,14 @@ def test_an_operator_finds_a_task_of_a_namespace_by_its_id(browser: Browser, fol
         opened.page.keyboard.press("Enter")
         opened.page.wait_for_url("**/console/tasks/team%2Forder-1")
         expect_of(opened.page.locator(".facts a").first).to_have_text("team/order")
+
+
+def test_the_search_finds_a_topic_whose_name_could_be_an_id_and_reports_no_failure(page: ConsolePage) -> None:
+    shown = page.open("/console/workers")
+    search = shown.get_by_role("combobox", name="Search by id or topic")
+    search.fill("order")
+    search.press("Enter")
+    shown.wait_for_url("**/console/topics/order")
+    search.fill("nobody")
+    search.press("Enter")
+    expect_of(shown.locator(".search-told")).to_contain_text("No task and no topic is called “nobody”.")

@@ -9,8 +9,9 @@ export { serverNow };
 
 const TIMEOUT_MS = 15_000;
 const READY = "/readyz";
+const OPEN = ["/openapi.json", "/console/session", READY];
 
-/** An error of a call. `status` is 0 if nothing came; `type` is the last part of the problem's type. */
+/** An error of a call. `status`: 0 if nothing came; `type`: the last part of the problem's. */
 export class ApiError extends Error {
   constructor({ status, type = "", title = "", detail = "", field = null, body = null }) {
     super(detail || title);
@@ -45,7 +46,7 @@ async function call(method, path, { query, body, signal }) {
   reportVersion(response.headers.get("Server")?.match(/^later\/(.+)/)?.[1]);
   if (!response.ok) throw failed(asProblem(response.status, answer));
   if (connection.value.state === "store-away" && path !== READY) get(READY).catch(() => {}); // this one may come from memory
-  else reportAnswer();
+  else reportAnswer(OPEN.includes(path));
   return answer;
 }
 

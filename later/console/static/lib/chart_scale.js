@@ -34,7 +34,7 @@ export function join({ from, step_s, series, how, most }) {
   return { start, stepMs, bins, factor, series: series.map((one) => ({ ...one, values: joinOne(one.values) })) };
 }
 
-/** Return round numbers from 0 to a little more than `max`, four at most; whole ones for what is counted. */
+/** Return at most four round numbers from 0 to a little more than `max`; whole ones for what is counted. */
 export function linearTicks(max, isWhole) {
   const top = max > 0 ? max : 1;
   const size = 10 ** Math.floor(Math.log10(top / 3));
@@ -43,7 +43,7 @@ export function linearTicks(max, isWhole) {
   return Array.from({ length: Math.ceil(top / step - 1e-9) + 1 }, (_, i) => i * step);
 }
 
-/** Return durations (s) around `min` and `max`, each some times the one before, at equal distances; five at most. */
+/** Return at most five durations (s) around `min` and `max`, each some times the one before. */
 export function logTicks(min, max) {
   const first = Math.max(0, LOG_TICKS.findLastIndex((tick) => tick <= min));
   const found = LOG_TICKS.findIndex((tick) => tick >= max);

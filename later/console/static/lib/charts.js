@@ -74,7 +74,7 @@ function Chart({ title, from, step_s, series, how, barWidth, marks, format = dec
   </figure>`;
 }
 
-/** Return a limit in the unit of the marks; null if it is so high that these could not be seen beside it. */
+/** Return a limit in the unit of the marks; null if these could not be seen beside it. */
 function limitLevel({ perSecond }, { series, bins, stepMs }, how) {
   const level = how === "sum" ? (perSecond * stepMs) / 1000 : perSecond;
   const most = Math.max(...Array.from({ length: bins }, (_, i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0)));
@@ -221,7 +221,7 @@ function summary(title, { series }, format) {
   return words.chart.summary(title, parts.join("; "));
 }
 
-export function Swatch({ className, dash, pattern }) {
+function Swatch({ className, dash, pattern }) {
   const id = useId();
   const isLine = dash !== undefined;
   return html`<svg class="swatch ${className}" viewBox=${isLine ? "0 0 16 10" : "0 0 10 10"} aria-hidden="true">

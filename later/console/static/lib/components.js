@@ -99,7 +99,7 @@ export function Loading() {
   return html`<p class="loading" role="status">${words.loading}</p>`;
 }
 
-/** A control with its label, hint and error. `children` is a function of the properties that the control needs. */
+/** A control with its label, hint and error. `children` is a function of the control's properties. */
 export function Field({ label, hint, error, children, className }) {
   const id = useId();
   const describedBy = classes(hint && `${id}-hint`, error && `${id}-error`) || undefined;
@@ -112,9 +112,9 @@ export function Field({ label, hint, error, children, className }) {
 }
 
 /** A text by which what is shown is filtered. */
-export function FilterInput({ label, hint, value, onInput }) {
-  return html`<input class="input page-filter" type="search" aria-label=${label} placeholder=${label} title=${hint} value=${value}
-    autocomplete="off" spellcheck=${false} onInput=${(event) => onInput(event.target.value)} />`;
+export function FilterInput({ label, value, onInput }) {
+  return html`<input class="input page-filter" type="search" aria-label=${label} placeholder=${label} value=${value}
+    autocomplete="off" onInput=${(event) => onInput(event.target.value)} />`;
 }
 
 /** A button that says why it is off: it can be focused, and its reason is its description. */
@@ -178,3 +178,20 @@ export function Segments({ label, options, value, onChange }) {
     <button key=${name} class="segment" aria-pressed=${name === value ? "true" : "false"}
       onClick=${() => onChange(name)}>${text}</button>`)}</div>`;
 }
+
+/** The links of a list's pages; `pageTo(cursor)` is the `{to, query}` of one. */
+export function Pager({ cursor, next, pageTo }) {
+  if (!cursor && !next) return null;
+  return html`<nav class="pager" aria-label=${words.pager.label}>
+    ${cursor && html`<${Link} class="button" ...${pageTo(null)}>${words.pager.first}<//>`}
+    ${next && html`<${Link} class="button" ...${pageTo(next)}>${words.pager.next}<//>`}</nav>`;
+}
+
+/** A component of a module that is loaded only then. */
+export function Lazy({ load, name, ...props }) {
+  const [module, setModule] = useState(null);
+  useEffect(() => { load().then(setModule, () => setModule({ [name]: NotThere })); }, []);
+  return module && html`<${module[name]} ...${props} />`;
+}
+
+const NotThere = () => html`<${Notice} level="bad" role="alert">${words.failure.noModule}<//>`;

@@ -2,7 +2,7 @@
 
 import { Observable } from "./observable.js";
 
-/** `state` is ok, unreachable, store-away or signed-out; `detail` is the API's text, `since` a time of the browser. */
+/** `state` is ok, unreachable, store-away or signed-out; `detail` is the API's text, `since` the browser's time. */
 export const connection = new Observable({ state: "ok" });
 /** The versions before and after an update of the daemon that was seen from here. */
 export const update = new Observable(null);
@@ -27,9 +27,10 @@ export function reportError(error) {
   else if (error.status === 401) report("signed-out");
   else if (["store-away", "store-mismatch"].includes(error.type)) report("store-away", error.detail);
   else if (error.status === 502 || error.status === 504) report("unreachable");
-  else if (connection.value.state !== "store-away") reportAnswer();
+  else if (connection.value.state !== "store-away") reportAnswer(true);
 }
 
-export function reportAnswer() {
-  if (connection.value.state !== "signed-out") report("ok");
+/** Keep that an answer came; `isOpen` if it says nothing about the session. */
+export function reportAnswer(isOpen) {
+  if (!isOpen || connection.value.state !== "signed-out") report("ok");
 }

@@ -31,7 +31,7 @@ export function Dialog({ title, onClose, children, className = "" }) {
 /** A question before an action.
  *
  * `sample` are the first names of what it is about, `count` how many there are; with `typeToConfirm` that name must be
- * typed. `onConfirm` may return a promise: the dialog waits, shows its error, and closes if there is none.
+ * typed. `onConfirm` may return a promise: the dialog stays until then, shows its error, and closes if there is none.
  */
 export function ConfirmDialog({
   title, children, count = 0, sample = [], typeToConfirm, confirmLabel, reason, danger, onConfirm, onClose,
@@ -54,8 +54,9 @@ export function ConfirmDialog({
     }
     if (isShown.current) setBusy(false);
   };
+  const close = () => { if (!isBusy) onClose(); }; // else nobody would be told how it ended
   const rest = count - sample.length;
-  return html`<${Dialog} title=${title} onClose=${onClose}>
+  return html`<${Dialog} title=${title} onClose=${close}>
     <div class="dialog-body">
       ${children}
       ${sample.length > 0 && html`<ul class="sample">${sample.map((name) => html`<li key=${name}><bdi>${name}</bdi></li>`)}
@@ -65,8 +66,8 @@ export function ConfirmDialog({
       ${reason && html`<p class="muted">${reason}</p>`}
     </div>
     <div class="dialog-actions">
-      <button type="button" class="button" onClick=${onClose} data-focus=${typeToConfirm === undefined ? "" : undefined}>
-        ${words.dialog.cancel}</button>
+      <button type="button" class="button" onClick=${close} data-focus=${typeToConfirm === undefined ? "" : undefined}
+        aria-disabled=${isBusy ? "true" : undefined}>${words.dialog.cancel}</button>
       <button type="button" class="button ${danger ? "button-danger" : "button-primary"}" onClick=${confirm}
         aria-disabled=${isOff ? "true" : undefined}>${isBusy ? words.dialog.working : confirmLabel}</button>
     </div>

@@ -65,7 +65,7 @@ export function duration(seconds) {
   return `${sign}${whole.format(major)} ${unit}${minor ? ` ${minor} ${nextUnit}` : ""}`;
 }
 
-/** Return a time (ms) as seen from now, in one unit: `in 3 min`, `2 h ago`. The API's sentences choose it in the same way. */
+/** Return a time (ms) as seen from now, in one unit as in the API's sentences: `in 3 min`, `2 h ago`. */
 export function relative(ms, now = serverNow()) {
   if (!isNumber(ms)) return "–";
   const s = (ms - now) / 1000;
@@ -78,13 +78,13 @@ export function relative(ms, now = serverNow()) {
 const LOCAL = { dateStyle: "medium", timeStyle: "medium" };
 
 /** Return a time (ms) on the locale's clock, or as UTC in the form of the API. */
-export function absolute(ms, utc = showsUtc.value) {
+function absolute(ms, utc = showsUtc.value) {
   if (!isNumber(ms)) return "–";
   if (utc) return new Date(ms).toISOString().replace(/\.\d+/, "").replace("T", " ");
   return new Intl.DateTimeFormat(undefined, LOCAL).format(ms);
 }
 
-/** Return the hour and minute of a time (ms), with the day if it is not today, for axes and sentences. */
+/** Return the hour and minute of a time (ms), with the day if it is not today. */
 export function clock(ms, { day = false, seconds = false } = {}) {
   const utc = showsUtc.value;
   const parts = {

@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./html.js";
 import { duration } from "./format.js";
 import { announce } from "./live_region.js";
-import { isReadOnlyMode, useMe } from "./me.js";
+import { isReadOnlyMode, signOut, useMe } from "./me.js";
 import { useObservable } from "./observable.js";
 import { pictureAt } from "./poll.js";
 import { Link } from "./router.js";
@@ -21,7 +21,7 @@ const FRESH_S = 15; // a picture is as old as that where a page asks seldom
 
 export function Header({ location, onKeys }) {
   const [isOpen, setOpen] = useState(false);
-  const { version, namespace } = useMe();
+  const { version, namespace, key } = useMe();
   useEffect(() => setOpen(false), [location.path]);
   const closeOnEscape = (event) => { if (event.key === "Escape" && isOpen) setOpen(false); };
   return html`<header class="top ${isOpen ? "top-open" : ""}" onKeyDown=${closeOnEscape}>
@@ -29,7 +29,9 @@ export function Header({ location, onKeys }) {
       <${Link} to="/" class="brand" title=${version && `later ${version}`}><${Mark} /><span>${words.name}</span><//>
       <nav id="pages" class="top-nav" aria-label=${words.nav.label}>${PAGES.map(([path, name]) => html`
         <${Link} key=${path} to=${path} class="nav-link" aria-current=${isAt(location.path, path) ? "page" : undefined}>
-          ${name}<//>`)}</nav>
+          ${name}<//>`)}
+        ${key && html`<button class="nav-link sign-out" title=${words.nav.signedIn(key)}
+          onClick=${() => signOut().catch((error) => announce(error.message))}>${words.nav.signOut}</button>`}</nav>
       <div class="top-tools">
         ${namespace && html`<span class="badge" dir="auto">${namespace}</span>`}
         ${isReadOnlyMode && html`<span class="badge">${words.banner.readOnly}</span>`}

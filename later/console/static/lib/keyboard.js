@@ -10,7 +10,7 @@ let firstAt = 0;
 /** The keys that act now: `{key, help, run}`; later ones win. */
 export const shortcuts = new Observable([]);
 
-/** Let `key` (`r`, or `g t` for one after the other) call `run` while the component is shown. `help` is for the list. */
+/** Let `key` (`r`, or `g t`) call `run` while the component is shown. `help` is for the list. */
 export function useShortcut(key, run, help) {
   const latest = useRef(run);
   latest.current = run;

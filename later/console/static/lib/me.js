@@ -1,20 +1,27 @@
 // What the signed-in key may do, as `/whoami` says. The API decides; the console only says beforehand why not.
 
-import { get } from "./api.js";
+import { del, get } from "./api.js";
 import { connection, report, reportVersion } from "./connection.js";
 import { Observable, useObservable } from "./observable.js";
+import { link } from "./router.js";
 import { words } from "./words.js";
 
 export const isReadOnlyMode = document.documentElement.dataset.mode === "readonly";
 
 const me = new Observable(null);
 
-/** Ask who we are: at the start, after a sign-in, and when later answers again after it did not. */
+/** Ask who we are: at the start, after a sign-in, and when later answers again. */
 export async function refreshMe() {
   const answer = await get("/whoami");
   reportVersion(answer.version);
   me.value = answer;
   if (connection.value.state === "signed-out") report("ok");
+}
+
+/** Let the browser forget the session, and this page all that it has shown. */
+export async function signOut() {
+  await del("/console/session");
+  location.assign(link("/sign-in"));
 }
 
 /** Return what `/whoami` says and `whyNot(scope)`; before the answer `loaded` is false. */
@@ -33,6 +40,7 @@ function describe(answer) {
   return {
     loaded: answer !== null,
     version: answer?.version ?? "",
+    key: answer?.key ?? null,
     namespace: answer?.namespace ?? null,
     whyNot,
   };

@@ -1,6 +1,5 @@
 // The fields of a policy: how each is written, shown and read.
 
-import { count, decimal, duration } from "./format.js";
 import { topicWords as words, zeroWords } from "./words/topic.js";
 
 /** Fields by group: name → kind, or the values of a choice. */
@@ -20,15 +19,14 @@ export const FIELD_KINDS = Object.assign({}, ...Object.values(FIELD_GROUPS));
 
 const UNITS = { ms: 0.001, s: 1, m: 60, min: 60, h: 3600, d: 86_400 };
 
-/** Return a field's value for people. */
+/** Return a field's value for people, with all its digits. */
 export function showValue(name, value) {
   const kind = FIELD_KINDS[name];
   if (value === 0 && zeroWords[name]) return zeroWords[name];
   if (value === null || value === "") return words.none;
   if (kind === "switch") return value ? words.on : words.off;
-  if (kind === "duration") return duration(value);
-  if (kind === "number") return value < 1 ? decimal(value) : count(value);
-  return String(value);
+  if (typeof value === "number" && kind === "number") return value.toLocaleString("en", { maximumFractionDigits: 6 });
+  return typeof value === "number" ? writeValue(kind, value) : String(value);
 }
 
 /** Return a value as it is typed: durations in their largest whole unit. */
@@ -40,7 +38,7 @@ export function writeValue(kind, value) {
   return unit ? `${value / UNITS[unit]}${unit}` : `${value}s`;
 }
 
-/** Return what was typed as a value for the API, which refuses what makes no sense, with its field. */
+/** Return what was typed as a value for the API, which refuses what makes no sense. */
 export function readValue(kind, text) {
   const typed = text.trim();
   if (kind === "switch") return typed === "on";

@@ -7,7 +7,7 @@ export const BASE = document.documentElement.dataset.base;
 const ROOT = `${BASE}/console`;
 
 /** Patterns of paths and the modules that draw them. */
-export const ROUTES = [
+const ROUTES = [
   ["/", () => import("../pages/overview.js")],
   ["/topics", () => import("../pages/topics.js")],
   ["/topics/:topic", () => import("../pages/topic.js")],
@@ -96,7 +96,7 @@ export function topicPath(topic) {
   return `/topics/${topicSegment(topic)}`;
 }
 
-/** Return the path of a task. Browsers would resolve the ids `.` and `..`, so those are in the query. */
+/** Return the path of a task; `.` and `..`, which browsers would resolve, are in the query. */
 export function taskPath(id) {
   return id === "." || id === ".." ? `/tasks?id=${id}` : `/tasks/${segment(id)}`;
 }

@@ -5,7 +5,7 @@ import { Observable } from "./observable.js";
 const PREFIX = "later.";
 
 /** Return a remembered text, or null; also where the browser refuses its storage. */
-export function recall(name) {
+function recall(name) {
   try {
     return localStorage.getItem(PREFIX + name);
   } catch {
@@ -14,7 +14,7 @@ export function recall(name) {
 }
 
 /** Remember a text; null forgets it. */
-export function remember(name, text) {
+function remember(name, text) {
   try {
     if (text === null) localStorage.removeItem(PREFIX + name);
     else localStorage.setItem(PREFIX + name, text);
@@ -41,7 +41,7 @@ export function setLive(on) {
   remember("live", on ? null : "off");
 }
 
-/** Return the number of `name` that somebody has acknowledged. It counts no more once the number is smaller. */
+/** Return the acknowledged number of `name`. It counts no more once the number is smaller. */
 export function acknowledged(name, count) {
   const number = Number(recall(`acknowledged.${name}`) ?? 0);
   if (count < number) remember(`acknowledged.${name}`, count ? String(count) : null);

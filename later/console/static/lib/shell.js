@@ -2,7 +2,7 @@
 
 import { html, useEffect, useErrorBoundary, useRef, useState } from "./html.js";
 import { Banner } from "./banner.js";
-import { Empty, Loading, Notice } from "./components.js";
+import { Empty, Lazy, Loading, Notice } from "./components.js";
 import { connection } from "./connection.js";
 import { Dialog } from "./dialog.js";
 import { Header, PAGES } from "./header.js";
@@ -13,9 +13,11 @@ import { useObservable } from "./observable.js";
 import { refreshAll, usePoll } from "./poll.js";
 import { Link, matchRoute, navigate, useLocation, withQuery } from "./router.js";
 import { isLive, setLive, showsUtc } from "./settings.js";
+import { currentMove } from "../tasks/current_move.js";
 import { words } from "./words.js";
 
 const RETRY_MS = 5000;
+const loadMove = () => import("../tasks/move.js");
 
 export function App() {
   const location = useLocation();
@@ -23,6 +25,7 @@ export function App() {
   const [isReady, setReady] = useState(false);
   const { state } = useObservable(connection);
   const { loaded } = useMe();
+  const move = useObservable(currentMove);
   useEffect(() => { refreshMe().catch(() => {}).finally(() => setReady(true)); }, []);
   useEffect(() => { if (state === "ok" && isReady) refreshMe().catch(() => {}); }, [state]);
   useEffect(() => { if (state === "signed-out" && !loaded) goToSignIn(location); }, [state, loaded, location]);
@@ -31,7 +34,7 @@ export function App() {
     <a class="skip" href="#main" onClick=${focusMain}>${words.skip}</a>
     <${Header} location=${location} onKeys=${() => setShowsKeys(true)} />
     <${Banner} />
-    <main id="main" tabindex="-1">${isReady && html`<${CurrentPage} location=${location} />`}</main>
+    <main id="main" tabindex="-1">${move && html`<${Lazy} load=${loadMove} name="MoveProgress" />`}${isReady && html`<${CurrentPage} location=${location} />`}</main>
     ${showsKeys && html`<${KeysDialog} onClose=${() => setShowsKeys(false)} />`}
   `;
 }

@@ -25,7 +25,7 @@ export function TopicBadges({ topic }) {
   </span>`;
 }
 
-export function TopicName({ topic }) {
+function TopicName({ topic }) {
   return html`<${Link} to=${topicPath(topic)} title=${topic}><bdi>${topic}</bdi><//>`;
 }
 

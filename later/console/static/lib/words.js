@@ -10,6 +10,7 @@ export const words = {
   nav: {
     label: "Pages", overview: "Overview", topics: "Topics", tasks: "Tasks", dead: "Dead", workers: "Workers",
     schedules: "Schedules", jobs: "Jobs", api: "API", menu: "Menu",
+    signOut: "Sign out", signedIn: (key) => `Signed in with the key ${key}`,
   },
   search: {
     label: "Search by id or topic",
@@ -63,6 +64,7 @@ export const words = {
     again: "Try again", noModule: "The page could not be loaded.",
   },
   loading: "Loading…",
+  pager: { label: "Pages of the list", first: "First page", next: "Next page" },
   noAnswer: (isLate) => (isLate ? "later did not answer in time." : "later does not answer."),
   status: (status) => `later answered ${status} without a reason.`,
   copy: { copy: "Copy", copied: "Copied", label: (name) => `Copy ${name}`, failed: "Copying failed" },
@@ -72,7 +74,6 @@ export const words = {
     typeName: "To confirm, type ",
     more: (n) => `and ${n} more`,
   },
-  levels: { ok: "All is well", warn: "Look at this", bad: "Something is wrong" },
   levelNames: { ok: "Good", warn: "Warning", bad: "Problem", info: "Note" },
   chart: {
     table: "As a table", time: "Time", none: "no data", noData: "Nothing was recorded in this time.", nothing: "Nothing falls due in this time.",

@@ -9,7 +9,7 @@ import { Link, navigate, topicPath, withQuery } from "../lib/router.js";
 import { acknowledge, acknowledged } from "../lib/settings.js";
 import { deadWords as words } from "../lib/words/dead.js";
 import { TaskList } from "../tasks/list.js";
-import { MoveDialog, MoveProgress } from "../tasks/move.js";
+import { MoveDialog } from "../tasks/move.js";
 import { Page, TimeFilter } from "../tasks/parts.js";
 import { countMoves } from "../tasks/slices.js";
 
@@ -25,10 +25,10 @@ export function title({ query }) {
 
 export default function DeadPage({ query, me }) {
   const topic = query.get("topic");
-  return topic === null ? html`<${AllTopics} />` : html`<${OneTopic} key=${topic} ...${{ topic, query, me }} />`;
+  return topic === null ? html`<${AllTopics} me=${me} />` : html`<${OneTopic} key=${topic} ...${{ topic, query, me }} />`;
 }
 
-function AllTopics() {
+function AllTopics({ me }) {
   const [, redraw] = useState(0);
   const poll = usePoll((options) => get("/topics", { sort: "dead", limit: 200 }, options), 10_000);
   const rows = (poll.data?.topics ?? []).filter(({ dead }) => dead > 0);
@@ -37,9 +37,9 @@ function AllTopics() {
     for (const { topic, dead } of topics) acknowledge(`dead ${topic}`, dead);
     redraw((n) => n + 1);
   };
-  return html`<${Page} title=${words.page} poll=${poll} before=${html`<${MoveProgress} />`}>${() => html`
+  return html`<${Page} title=${words.page} poll=${poll}>${() => html`
     ${rows.length === 0 ? html`<${Empty} title=${words.none} text=${words.noneText} />` : html`
-      <${RecentReasons} />
+      ${me.namespace === null && html`<${RecentReasons} />`}
       <${Panel} title=${words.byTopic} actions=${unseen.length > 0 && html`<button class="button"
         title=${words.acknowledgeHint} onClick=${take(unseen)}>${words.acknowledgeAll}</button>`}>
         <${Table} caption=${words.byTopic} columns=${topicColumns(take)} rows=${rows} keyOf=${({ topic }) => topic} /><//>`}
@@ -60,17 +60,11 @@ function topicColumns(take) {
   ];
 }
 
-/** Deaths of the last day, by reason, as far as the history knows them. */
+/** Deaths of the last day, by reason. The history tells nothing to a key of one namespace. */
 function RecentReasons() {
-  const poll = usePoll(async (options) => {
-    const since = new Date(serverNow() - DAY_MS).toISOString();
-    try {
-      return await get("/history", { series: REASONS.map(seriesOf).join(","), since, step: 300 }, options);
-    } catch (error) {
-      if (error.status === 503 || error.status === 0) throw error;
-      return null; // a key that is bound to a namespace is not told
-    }
-  }, 60_000);
+  const poll = usePoll((options) => get("/history", {
+    series: REASONS.map(seriesOf).join(","), since: new Date(serverNow() - DAY_MS).toISOString(), step: 300,
+  }, options), 60_000);
   if (!poll.data || poll.data.off) return null;
   const sums = REASONS.map((name) => [name, (poll.data.series[seriesOf(name)] ?? []).reduce((sum, n) => sum + (n ?? 0), 0)])
     .filter(([, sum]) => sum > 0).sort((a, b) => b[1] - a[1]);
@@ -83,7 +77,8 @@ function RecentReasons() {
 
 function OneTopic({ topic, query, me }) {
   const [asked, setAsked] = useState(null);
-  const [changes, setChanges] = useState(0);
+  const [changes, setChanges] = useState(0); // of the reasons' numbers
+  const [moves, setMoves] = useState(0);
   const reason = REASONS.includes(query.get("reason")) ? query.get("reason") : null;
   const after = query.get("after");
   const before = query.get("before");
@@ -93,27 +88,30 @@ function OneTopic({ topic, query, me }) {
     poll.refresh();
     setChanges((n) => n + 1);
   };
+  const moved = () => {
+    changed();
+    setMoves((n) => n + 1);
+  };
   const filter = { topic, reason: reason ?? undefined, died_after: after ?? undefined, died_before: before ?? undefined };
   const shown = { topic, reason, after, before };
   const button = (action, className) => html`<${ButtonWithReason} className=${className} reason=${me.whyNot("edit")}
     onClick=${() => setAsked(action)}>${words.open[action]}<//>`;
   return html`<${Page} title=${words.titleOf(topic)} crumb=${{ to: "/dead", label: words.page }} error=${poll.error}
-      actions=${html`${button("redrive", "button-primary")}${button("purge", "button-remove")}`}
-      before=${html`<${MoveProgress} />`}>${() => html`
+      actions=${html`${button("redrive", "button-primary")}${button("purge", "button-remove")}`}>${() => html`
     ${poll.data?.policy.dead_to && html`<${Notice}>${words.deadTo} <${Link} to="/tasks"
       query=${{ topic: poll.data.policy.dead_to }}><bdi>${poll.data.policy.dead_to}</bdi><//><//>`}
     <${TimeFilter} key=${`${after} ${before}`} ...${{ after, before }} isDeath
       onShow=${(times) => navigate(withQuery("/dead", { topic, reason, ...times }))} />
     ${poll.data && html`<${Reasons} key=${`${changes} ${after} ${before}`} total=${poll.data.dead}
       ...${{ topic, reason, after, before }} />`}
-    <${TaskList} key=${changes} me=${me} onChanged=${changed}
+    <${TaskList} key=${moves} me=${me} onChanged=${changed}
       request=${{ ...filter, state: "dead", cursor: cursor ?? undefined }}
       pageTo=${(next) => ({ to: "/dead", query: { ...shown, cursor: next } })} />
     ${asked && html`<${MoveDialog} action=${asked} filter=${filter} topicRate=${poll.data?.policy.rate}
-      onClose=${() => setAsked(null)} onDone=${changed} />`}`}<//>`;
+      onClose=${() => setAsked(null)} onDone=${moved} />`}`}<//>`;
 }
 
-/** The reasons as tabs. Numbers are counted at once where that is cheap, otherwise when somebody asks for them. */
+/** The reasons as tabs. Their numbers are counted where that is cheap, or if somebody asks for them. */
 function Reasons({ topic, total, reason, after, before }) {
   const [numbers, setNumbers] = useState({});
   const [isCounting, setCounting] = useState(false);

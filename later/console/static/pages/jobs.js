@@ -1,13 +1,13 @@
 // Bulk jobs, and what became of their rows.
 
 import { get } from "../lib/api.js";
-import { Empty, Table } from "../lib/components.js";
+import { Empty, Pager, Table } from "../lib/components.js";
 import { Time, count } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { usePoll } from "../lib/poll.js";
 import { Link, jobPath } from "../lib/router.js";
 import { fleetWords } from "../lib/words/fleet.js";
-import { Page, Pager } from "../tasks/parts.js";
+import { Page } from "../tasks/parts.js";
 
 const words = fleetWords.jobs;
 

@@ -1,15 +1,15 @@
 // Schedules: when each fires next, and what became of its last firing.
 
 import { del, get, post } from "../lib/api.js";
-import { Badge, ButtonWithReason, Empty, Notice, Table } from "../lib/components.js";
+import { Badge, ButtonWithReason, Empty, Notice, Pager, Table } from "../lib/components.js";
 import { ConfirmDialog } from "../lib/dialog.js";
 import { Time, duration } from "../lib/format.js";
-import { html, useState } from "../lib/html.js";
+import { html, useRef, useState } from "../lib/html.js";
 import { announce } from "../lib/live_region.js";
 import { usePoll } from "../lib/poll.js";
 import { Link, segment, taskPath, topicPath } from "../lib/router.js";
 import { fleetWords } from "../lib/words/fleet.js";
-import { Page, Pager } from "../tasks/parts.js";
+import { Page } from "../tasks/parts.js";
 import { visible } from "../tasks/readable.js";
 
 const words = fleetWords.schedules;
@@ -24,6 +24,7 @@ export default function SchedulesPage({ query, me }) {
   const [asked, setAsked] = useState(null);
   const [told, setTold] = useState(null);
   const [error, setError] = useState(null);
+  const isBusy = useRef(false);
   const poll = usePoll((options) => get("/schedules", { limit: 100, cursor }, options), 10_000, [cursor]);
   const done = (text, task) => {
     announce(text);
@@ -31,7 +32,10 @@ export default function SchedulesPage({ query, me }) {
     poll.refresh();
   };
   const act = (id, action) => async () => {
+    if (isBusy.current) return; // a second click would fire it twice
+    isBusy.current = true;
     setError(null);
+    setTold(null);
     try {
       const answer = await post(`${pathOf(id)}/${action}`);
       if (action === "run-now") done(words.ran, answer.id);
@@ -39,6 +43,7 @@ export default function SchedulesPage({ query, me }) {
     } catch (failure) {
       setError(failure);
     }
+    isBusy.current = false;
   };
   const remove = async () => {
     await del(pathOf(asked));

@@ -43,14 +43,14 @@ export default function SignInPage({ query }) {
     }
     setBusy(false);
   };
-  const isWrong = error?.status === 401 || error?.status === 400;
+  const wrong = error?.status === 401 ? error.wrong : error?.status === 400 ? error.message : null;
   return html`<div class="sign-in"><form class="panel sign-in-form" onSubmit=${submit} autocomplete="off">
     <h1>${words.page}</h1>
     <p class="muted">${words.text}</p>
-    <${Field} label=${words.key} hint=${words.hint} error=${isWrong ? error.wrong : null}>${(props) => html`
+    <${Field} label=${words.key} hint=${words.hint} error=${wrong}>${(props) => html`
       <input class="input" type="password" name="later-key" autocomplete="off" required autofocus
         value=${key} onInput=${(event) => setKey(event.target.value)} ...${props} />`}<//>
-    ${!isWrong && html`<${ErrorNotice} error=${error} />`}
+    ${!wrong && html`<${ErrorNotice} error=${error} />`}
     <button class="button button-primary">${isBusy ? words.working : words.submit}</button>
     <p class="muted sign-in-help">${withCode(words.help)}</p>
   </form></div>`;

@@ -53,7 +53,7 @@ export default function TaskPage({ params, me }) {
     </div>` : html`<${NotHere} ...${{ remembered, seen: seen.current, by: done?.hasEnded ? done.text : null }} />`)}<//>`;
 }
 
-/** Ask for the task and its explanation. A large content is asked for again only if something else has changed. */
+/** Ask for the task and its explanation; for a large content again only if something else has changed. */
 async function load(id, seen, options) {
   const isLarge = (seen.task?.content ?? "").length > SHOWN;
   const [before, explanation] = isLarge ? [seen.task, await explain(id, options)] : [];

@@ -3,10 +3,10 @@
 import { get } from "../lib/api.js";
 import { Empty, Field } from "../lib/components.js";
 import { count } from "../lib/format.js";
-import { html, useEffect, useId, useState } from "../lib/html.js";
+import { html, useState } from "../lib/html.js";
 import { usePoll } from "../lib/poll.js";
 import { Link, navigate, topicPath, withQuery } from "../lib/router.js";
-import { learnTopics } from "../lib/search.js";
+import { learnTopics, TOPIC_NAMES } from "../lib/search.js";
 import { taskWords } from "../lib/words/tasks.js";
 import { TaskList } from "../tasks/list.js";
 import { Page, TimeFilter } from "../tasks/parts.js";
@@ -54,12 +54,11 @@ function Filters({ topic, show, ...times }) {
       onInput=${(event) => setName(event.target.value)} ...${props} />`}<//><//>`;
 }
 
-/** An input of a topic with proposals: a help, so it does without them where they do not come. */
+/** An input of a topic, with the search's proposals: a help, so it does without them where they do not come. */
 function TopicInput(props) {
-  const list = useId();
-  const { data } = usePoll((options) => get("/topics", { sort: "delay", limit: 200 }, options), 0);
-  const names = data?.topics.map(({ topic }) => topic) ?? [];
-  useEffect(() => learnTopics(names), [data]);
-  return html`<input class="input" list=${list} dir="auto" required autocomplete="off" ...${props} />
-    <datalist id=${list}>${names.map((name) => html`<option key=${name} value=${name} />`)}</datalist>`;
+  usePoll(async (options) => {
+    const { topics } = await get("/topics", { sort: "delay", limit: 200 }, options);
+    learnTopics(topics.map(({ topic }) => topic));
+  }, 0);
+  return html`<input class="input" list=${TOPIC_NAMES} dir="auto" required autocomplete="off" ...${props} />`;
 }

@@ -1,9 +1,9 @@
 // A topic: why its tasks wait, its figures, its past and future, its policy, and what can be done with it.
 
-import { html, useRef, useState } from "../lib/html.js";
+import { html, useState } from "../lib/html.js";
 import { get, post, serverNow } from "../lib/api.js";
 import { Lines, StackedBars } from "../lib/charts.js";
-import { ButtonWithReason, ErrorNotice, Loading, Panel, Sentence, Tile, Tiles } from "../lib/components.js";
+import { ButtonWithReason, ErrorNotice, Lazy, Loading, Panel, Sentence, Tile, Tiles } from "../lib/components.js";
 import { ConfirmDialog } from "../lib/dialog.js";
 import { capitalized, compact, count, duration, parseTime, relative } from "../lib/format.js";
 import { announce } from "../lib/live_region.js";
@@ -18,7 +18,6 @@ import { PolicyPanel } from "./topic_policy.js";
 export const title = ({ params }) => params.topic;
 
 const HOURS = { "6h": 6, "24h": 24 };
-const SLICE = 10_000;
 const LATE_S = 60;
 
 export default function Topic({ params: { topic }, query, me }) {
@@ -98,39 +97,9 @@ function Actions({ topic, path, explained, me, onDone }) {
     <${Link} class="button" to="/tasks" query=${{ topic }}>${words.tasks}<//>
     <${ButtonWithReason} reason=${me.whyNot("admin")} onClick=${() => setAsks(action)}>${words[action]}<//>
     <${ButtonWithReason} reason=${me.whyNot("edit")} onClick=${() => setAsks("purge")}>${words.purge}<//>
-    ${(asks === "pause" || asks === "resume") && html`<${ConfirmDialog} title=${listWords[`${asks}Title`](1)}
-      confirmLabel=${words[asks]} onConfirm=${act} onClose=${close}><p>${listWords[`${asks}Text`]}</p><//>`}
-    ${asks === "purge" && html`<${PurgeDialog} ...${{ topic, path, counts: explained.counts, onDone, onClose: close }} />`}
+    ${(asks === "pause" || asks === "resume") && html`<${ConfirmDialog} title=${listWords[`${asks}Title`](1)} confirmLabel=${words[asks]}
+      onConfirm=${act} onClose=${close}><p>${listWords[`${asks}Text`]}</p><//>`}
+    ${asks === "purge" && html`<${Lazy} load=${() => import("../tasks/purge.js")} name="PurgeDialog"
+      ...${{ topic, onDone, onClose: close }} />`}
   </div>`;
-}
-
-/** Remove tasks for good, in slices; closing the dialog stops after the present one. */
-function PurgeDialog({ topic, path, counts, onDone, onClose }) {
-  const [states, setStates] = useState(["delay", "error", "dead"].filter((state) => counts[state]));
-  const [removed, setRemoved] = useState(0);
-  const isOpen = useRef(true);
-  const number = states.reduce((sum, state) => sum + counts[state], 0);
-  const toggle = (state) => setStates(states.includes(state) ? states.filter((one) => one !== state) : [...states, state]);
-  const purge = async () => {
-    let total = 0;
-    for (let more = true; more && isOpen.current;) {
-      const answer = await post(`${path}/purge`, { states, limit: SLICE });
-      total += answer.purged;
-      setRemoved(total);
-      more = answer.more === true && answer.purged > 0;
-    }
-    announce(words.purged(count(total)));
-    onDone();
-  };
-  const close = () => {
-    isOpen.current = false;
-    onClose();
-  };
-  return html`<${ConfirmDialog} title=${words.purgeTitle} danger typeToConfirm=${topic} confirmLabel=${words.purgeLabel(count(number))}
-    reason=${number ? "" : words.nothing} onConfirm=${purge} onClose=${close}>
-    <p>${words.purgeText}</p>
-    <fieldset class="choices"><legend>${words.states}</legend>${["delay", "error", "dead"].map((state) => html`<label key=${state}
-      class="check-label"><span class="check"><input type="checkbox" checked=${states.includes(state)} disabled=${!counts[state]}
-        onChange=${() => toggle(state)} /></span>${words[state]} <span class="muted">${count(counts[state])}</span></label>`)}</fieldset>
-    ${removed > 0 && html`<p role="status">${words.purged(count(removed))}</p>`}<//>`;
 }

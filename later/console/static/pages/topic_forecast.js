@@ -12,13 +12,13 @@ import { topicWords as words } from "../lib/words/topic.js";
 const TYPING_MS = 300;
 
 /** Ask for a topic's forecast; with `rate`, as if that were the topic's. */
-export function useForecast(topic, rate) {
+function useForecast(topic, rate) {
   const load = ({ signal }) => get(`/topics/${topicSegment(topic)}/forecast`, { hours: 6, step: 300, rate }, { signal });
   return usePoll(load, 30_000, [topic, rate]);
 }
 
 /** What a rate makes of a forecast, in a sentence or two. */
-export function forecastText({ from, step_s, due, counts, rate, paused, behind_from, caught_up_at, worst_lateness_s }) {
+function forecastText({ from, step_s, due, counts, rate, paused, behind_from, caught_up_at, worst_lateness_s }) {
   if (paused && worst_lateness_s === null) return words.heldByPause;
   if (!rate) return words.noRate;
   const waves = counts.map((n, i) => ({ n, at: parseTime(from) + i * step_s * 1000 }));

@@ -1,13 +1,13 @@
 // The list of topics: sorted, filtered, paused and resumed.
 
-import { html, useMemo, useState } from "../lib/html.js";
+import { html, useMemo, useRef, useState } from "../lib/html.js";
 import { get, post } from "../lib/api.js";
-import { ButtonWithReason, Empty, ErrorNotice, Field, Loading, Notice } from "../lib/components.js";
+import { ButtonWithReason, Empty, ErrorNotice, Field, Loading, Notice, Pager } from "../lib/components.js";
 import { ConfirmDialog } from "../lib/dialog.js";
 import { count, Time } from "../lib/format.js";
 import { announce } from "../lib/live_region.js";
 import { usePoll } from "../lib/poll.js";
-import { changeQuery, Link, topicSegment } from "../lib/router.js";
+import { changeQuery, topicSegment } from "../lib/router.js";
 import { learnTopics } from "../lib/search.js";
 import { Table } from "../lib/table.js";
 import { namespaceOf, topicColumns } from "../lib/topic_parts.js";
@@ -38,7 +38,7 @@ export default function Topics({ query, me }) {
     ${error && html`<${ErrorNotice} error=${error} />`}
     ${!data && loading && html`<${Loading} />`}
     ${data && (rows.length ? html`<section class="panel">
-      <${Actions} ...${{ chosen, me, onDone: () => { setSelected(new Set()); refresh(); }, onClear: () => setSelected(new Set()) }} />
+      <${Actions} ...${{ chosen, me, onDone: (left) => { setSelected(new Set(left)); refresh(); }, onClear: () => setSelected(new Set()) }} />
       <${Table} caption=${words.title} columns=${columns} rows=${rows} keyOf=${({ topic }) => topic} selection=${selection}
         sorted=${sort} onSort=${(name) => changeQuery({ sort: name === "lateness" ? null : name, cursor: null })} /></section>`
     : html`<${Empty} title=${words.none} text=${filter ? words.noneFiltered : words.noneText} />`)}
@@ -59,12 +59,9 @@ function filterRows(topics, filter) {
 }
 
 function Filters({ namespace, filter, topics, isBound }) {
-  const [seen, setSeen] = useState([]);
-  const names = useMemo(() => {
-    const all = [...new Set([...seen, ...topics.map(({ topic }) => namespaceOf(topic)), ...(namespace ? [namespace] : [])])].sort();
-    if (all.length !== seen.length) setSeen(all);
-    return all;
-  }, [topics, namespace]);
+  const seen = useRef(new Set());
+  for (const name of [...topics.map(({ topic }) => namespaceOf(topic)), namespace]) if (name) seen.current.add(name);
+  const names = [...seen.current].sort();
   return html`<div class="filters" role="search" aria-label=${words.filter}>
     <${Field} label=${words.filter}>${(props) => html`<input class="input" type="search" value=${filter} maxlength="255"
       autocomplete="off" dir="auto" ...${props}
@@ -76,30 +73,27 @@ function Filters({ namespace, filter, topics, isBound }) {
   </div>`;
 }
 
-/** What can be done with the chosen topics, above the table. */
+/** What can be done with the chosen topics, and what was done. Those that failed stay chosen. */
 function Actions({ chosen, me, onDone, onClear }) {
   const [asks, setAsks] = useState(null);
-  const [failures, setFailures] = useState([]);
-  if (!chosen.length && !failures.length) return null;
-  const reason = me.whyNot("admin");
-  const act = async (action) => {
-    const failed = await actOnTopics(chosen.map(({ topic }) => topic), action);
-    setFailures(failed);
-    announce(words[action === "pause" ? "paused" : "resumed"](chosen.length - failed.length));
-    onDone();
-  };
+  const [told, setTold] = useState(null);
   const names = chosen.map(({ topic }) => topic);
-  return html`<div class="selection">
-    <strong>${words.chosen(count(chosen.length))}</strong>
-    ${["pause", "resume"].map((action) => html`<${ButtonWithReason} key=${action} className="button-small" reason=${reason}
-      onClick=${() => setAsks(action)}>${words[action]}<//>`)}
-    <button class="button button-small button-quiet" onClick=${() => { setFailures([]); onClear(); }}>${words.clear}</button>
-    ${failures.length > 0 && html`<${Notice} level="bad" role="alert"><ul>${failures.slice(0, 5).map(({ topic, error }) => html`
-      <li key=${topic}><bdi>${topic}</bdi>: ${error.message}</li>`)}</ul><//>`}
-    ${asks && html`<${ConfirmDialog} title=${words[`${asks}Title`](chosen.length)} count=${chosen.length} sample=${names.slice(0, 5)}
-      confirmLabel=${words[asks]} reason=${reason} onConfirm=${() => act(asks)} onClose=${() => setAsks(null)}>
-      <p>${words[`${asks}Text`]}</p><//>`}
-  </div>`;
+  const act = async () => {
+    const failed = await actOnTopics(names, asks);
+    const text = `${words.done[asks](names.length - failed.length)}${failed.length ? words.failed(failed.length) : ""}.`;
+    setTold({ text, failed });
+    announce(text);
+    onDone(failed.map(({ topic }) => topic));
+  };
+  return html`${told && html`<${Notice} level=${told.failed.length ? "bad" : "ok"} role=${told.failed.length ? "alert" : undefined}>
+      ${told.text}<ul>${told.failed.slice(0, 5).map(({ topic, error }) => html`<li key=${topic}><bdi>${topic}</bdi>: ${error.message}</li>`)}</ul><//>`}
+    ${names.length > 0 && html`<div class="selection"><strong>${words.chosen(count(names.length))}</strong>
+      ${["pause", "resume"].map((action) => html`<${ButtonWithReason} key=${action} className="button-small"
+        reason=${me.whyNot("admin")} onClick=${() => setAsks(action)}>${words[action]}<//>`)}
+      <button class="button button-small button-quiet" onClick=${onClear}>${words.clear}</button></div>`}
+    ${asks && html`<${ConfirmDialog} title=${words[`${asks}Title`](names.length)} count=${names.length} sample=${names.slice(0, 5)}
+      confirmLabel=${words[asks]} reason=${names.length ? "" : words.noneLeft} onConfirm=${act} onClose=${() => setAsks(null)}>
+      <p>${words[`${asks}Text`]}</p><//>`}`;
 }
 
 /** Pause or resume topics, a few at a time; return those that failed. */
@@ -121,11 +115,7 @@ async function actOnTopics(topics, action) {
 
 function Pages({ data, cursor, query, sort }) {
   if (!data) return null;
-  const others = Object.fromEntries(query);
   if (sort !== "name") return data.topics.length < PAGE ? null : html`<p class="muted">${words.most(PAGE)}</p>`;
-  if (!cursor && !data.cursor) return null;
-  return html`<div class="pager">
-    ${cursor && html`<${Link} class="button" to="/topics" query=${{ ...others, cursor: null }}>${words.firstPage}<//>`}
-    ${data.cursor && html`<${Link} class="button" to="/topics" query=${{ ...others, cursor: data.cursor }}>${words.nextPage}<//>`}
-  </div>`;
+  const pageTo = (to) => ({ to: "/topics", query: { ...Object.fromEntries(query), cursor: to } });
+  return html`<${Pager} ...${{ cursor, next: data.cursor, pageTo }} />`;
 }

@@ -16,9 +16,13 @@ export function title() {
   return words.page;
 }
 
-export default function WorkersPage() {
+export default function WorkersPage({ me }) {
+  if (me.namespace !== null) return html`<${Page} title=${words.page}>${() => html`<${Notice}>${words.notAllowed}<//>`}<//>`;
+  return html`<${AllWorkers} />`;
+}
+
+function AllWorkers() {
   const poll = usePoll((options) => get("/workers", {}, options), 5000);
-  if (poll.error?.status === 403) return html`<${Page} title=${words.page}>${() => html`<${Notice}>${words.notAllowed}<//>`}<//>`;
   return html`<${Page} title=${words.page} poll=${poll}>${({ workers }) => html`<${Instances} workers=${workers} />`}<//>`;
 }
 

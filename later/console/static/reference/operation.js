@@ -7,7 +7,7 @@ import { referenceWords as words } from "../lib/words/reference.js";
 import { curl } from "../tasks/readable.js";
 import { FieldRow, Fields, objectIn, resolve, typeOf } from "./schema.js";
 
-/** Return the operations of a description: `{id, method, path, operation, text}`; `text` is what a search looks at. */
+/** Return the operations of a description: `{id, method, path, operation, text}`; `text` is searched. */
 export function operationsOf(root) {
   return Object.entries(root.paths).flatMap(([path, methods]) => Object.entries(methods)
     .filter(([, operation]) => operation?.operationId)

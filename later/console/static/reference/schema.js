@@ -39,7 +39,7 @@ export function typeOf(schema, root) {
 }
 
 /** Return the constraints of a schema in words. A pattern is told last. */
-export function limitsOf(schema) {
+function limitsOf(schema) {
   const told = choices(schema).flatMap((part) => Object.entries(words.limits)
     .filter(([name]) => part[name] !== undefined)
     .map(([name, text]) => text(typeof part[name] === "number" ? number(part[name]) : String(part[name]))));
@@ -48,7 +48,7 @@ export function limitsOf(schema) {
 
 const number = (n) => (Number.isSafeInteger(n) || n >= 1 ? count(n) : String(n));
 
-/** Return the object that a schema, or the items of its array, has fields of; null if it has none. */
+/** Return the object whose fields a schema, or the items of its array, has; null if none. */
 export function objectIn(schema, root) {
   for (const part of choices(schema)) {
     const { schema: found, name } = resolve(part, root);

@@ -3,7 +3,7 @@
 import { post, serverNow } from "../lib/api.js";
 import { ButtonWithReason, ErrorNotice } from "../lib/components.js";
 import { ConfirmDialog } from "../lib/dialog.js";
-import { html, useState } from "../lib/html.js";
+import { html, useRef, useState } from "../lib/html.js";
 import { navigate, taskPath } from "../lib/router.js";
 import { taskWords as words } from "../lib/words/tasks.js";
 import { TaskForm } from "./form.js";
@@ -12,11 +12,14 @@ import { TaskForm } from "./form.js";
 export function TaskActions({ task, me, told }) {
   const [open, setOpen] = useState(null);
   const [error, setError] = useState(null);
+  const isBusy = useRef(false);
   const close = () => setOpen(null);
   const { id, state } = task;
   const cannotEdit = me.whyNot("edit");
   const whileFlying = state === "unack" ? words.inFlightNow : "";
   const act = (path, text) => async () => {
+    if (isBusy.current) return;
+    isBusy.current = true;
     setError(null);
     try {
       await post(path, { id });
@@ -24,6 +27,7 @@ export function TaskActions({ task, me, told }) {
     } catch (failure) {
       setError(failure);
     }
+    isBusy.current = false;
   };
   const save = async (body) => {
     const answer = await post("/update", body);
@@ -32,13 +36,14 @@ export function TaskActions({ task, me, told }) {
   };
   const create = async (body) => {
     const created = await post("/create", body);
+    if (created.created === false) throw Object.assign(new Error(words.exists(created.id)), { field: "id" });
     close();
     told(words.copied);
     navigate(taskPath(created.id));
   };
   const remove = async () => {
     const answer = await post("/delete", { id });
-    told(answer.in_flight ? words.deletedInFlight : words.deleted, true);
+    told(answer.ended ? words.deletedEnded : answer.in_flight ? words.deletedInFlight : words.deleted, true);
   };
   const canRedrive = state === "dead" || task.dead_letter;
   return html`

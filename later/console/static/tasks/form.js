@@ -9,7 +9,7 @@ import { fromInput, toInput } from "./times.js";
 const words = taskWords.form;
 const FIELDS = ["due", "content", "callback", "retry", "ttl", "headers", "context"];
 
-/** The values of the form's controls for a task. Values of headers and contexts are not known. */
+/** The values of the form's controls for a task. */
 function valuesOf(task, now) {
   const lines = (names = []) => names.map((name) => `${name}: `).join("\n");
   const dueAt = task.due_at ? Date.parse(task.due_at) : now;
@@ -60,7 +60,7 @@ function createOf(values) {
   return Object.fromEntries(all.filter(([, value]) => !isEmpty(value)));
 }
 
-/** Ask for changes of `task`, or, without `isEdit`, for a new one like it. `onSend(body)` makes the call. */
+/** Ask for changes of `task`, or for a new one like it. `onSend(body)` makes the call. */
 export function TaskForm({ task, isEdit, now, onSend, onClose }) {
   const [values, setValues] = useState(() => valuesOf(task, now));
   const [marked, setMarked] = useState(new Set());
@@ -92,8 +92,9 @@ export function TaskForm({ task, isEdit, now, onSend, onClose }) {
   const control = (field) => html`<${Field} key=${field} label=${words.labels[field]} error=${errorOf(field)}
     hint=${isEdit ? words.editHints[field] : words.hints[field]}>
     ${(props) => html`<${Control} ...${{ field, values, set, props, isEdit }} />`}<//>`;
+  const close = () => { if (!isBusy) onClose(); };
   const isOff = isBusy || (isEdit && marked.size === 0);
-  return html`<${Dialog} title=${isEdit ? words.editTitle : words.copyTitle} onClose=${onClose} className="dialog-wide">
+  return html`<${Dialog} title=${isEdit ? words.editTitle : words.copyTitle} onClose=${close} className="dialog-wide">
     <form ref=${form} class="dialog-body task-form" onSubmit=${(event) => event.preventDefault()}>
       <p class="muted">${isEdit ? words.editNote : words.copyNote(task.headers || task.context)}</p>
       ${!isEdit && ["topic", "id"].map(control)}
@@ -105,7 +106,7 @@ export function TaskForm({ task, isEdit, now, onSend, onClose }) {
       ${error?.type === "in-flight" && html`<p>${words.inFlight}</p>`}
     </form>
     <div class="dialog-actions">
-      <button class="button" onClick=${onClose}>${words.cancel}</button>
+      <button class="button" onClick=${close}>${words.cancel}</button>
       <button class="button button-primary" aria-disabled=${isOff ? "true" : undefined}
         onClick=${() => !isOff && send()}>${isEdit ? words.save : words.create}</button>
     </div>

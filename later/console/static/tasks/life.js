@@ -7,14 +7,14 @@ import { visible } from "./readable.js";
 
 const isoOf = (seconds) => new Date(seconds * 1000).toISOString();
 
-/** Return the failures that are known of a task, oldest first: the last five, or only the last one. */
+/** Return the known failures of a task, oldest first. */
 export function failuresOf(task) {
   if (task.failures) return task.failures;
   return task.last_error ? [{ attempt: task.attempts, took_ms: null, ...task.last_error }] : [];
 }
 
 /** Return the stations `{kind, label, at, note}` of a task, in the order of time; `now` in ms. */
-export function stations(task, now) {
+function stations(task, now) {
   const failures = failuresOf(task);
   const all = [];
   if (task.creat_time !== null) all.push({ kind: "past", label: words.created, at: isoOf(task.creat_time) });
@@ -51,8 +51,8 @@ function lastStation(task, now) {
   return { kind: isDue ? "now" : "future", label, at: task.due_at, note: isDue ? words.waits : null };
 }
 
-/** Return what a failure was in a few words: the status or the reason, and how long the attempt took. */
-export function failureText({ reason, status, took_ms }) {
+/** Return the status or reason of a failure, and how long the attempt took. */
+function failureText({ reason, status, took_ms }) {
   const what = status ? words.answered(status) : visible(reason);
   return took_ms === null || took_ms === undefined ? what : words.took(what, duration(took_ms / 1000));
 }

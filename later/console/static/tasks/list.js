@@ -1,13 +1,12 @@
 // A page of tasks: a filter over what is loaded, a selection with its actions, and the way to the next page.
 
 import { post } from "../lib/api.js";
-import { Badge, Empty, ErrorNotice, FilterInput, Loading, Panel, Table } from "../lib/components.js";
+import { Badge, Empty, ErrorNotice, FilterInput, Loading, Pager, Panel, Table } from "../lib/components.js";
 import { Time, count } from "../lib/format.js";
 import { html, useEffect, useState } from "../lib/html.js";
 import { usePoll } from "../lib/poll.js";
 import { Link, taskPath } from "../lib/router.js";
 import { taskWords } from "../lib/words/tasks.js";
-import { Pager } from "./parts.js";
 import { visible } from "./readable.js";
 import { SelectionBar } from "./selection.js";
 
@@ -38,7 +37,7 @@ export function TaskList({ request, me, pageTo, onChanged }) {
   };
   const selection = { selected, onChange: choose, disabled: me.whyNot("edit") !== "" };
   return html`<${Panel} title=${words.shown(rows.length, tasks.length, !cursor && !poll.data.cursor)} className="task-list"
-      actions=${html`<${FilterInput} label=${words.filterPage} hint=${words.filterHint} value=${filter} onInput=${setFilter} />
+      actions=${html`<${FilterInput} label=${words.filterPage} value=${filter} onInput=${setFilter} />
         <button class="button" onClick=${poll.refresh}>${words.refresh}</button>`}>
     <${ErrorNotice} error=${poll.error} />
     <${SelectionBar} ...${{ selected, state: request.state, me, onClear: () => setSelected(new Set()), changed }} />

@@ -8,7 +8,7 @@ import { Life } from "./life.js";
 
 const words = taskWords.notHere;
 
-/** Say that a task is not there, and what is known: `seen.task` if this page has seen it, `by` if it ended it itself. */
+/** Say that a task is not there, and what is known: `seen.task` if this page saw it, `by` if it ended it. */
 export function NotHere({ remembered, seen, by }) {
   return html`
     <${Empty} title=${words.title}>

@@ -18,15 +18,7 @@ export function Page({ title, crumb, actions, before, poll, error, children }) {
   </div>`;
 }
 
-/** The ways to the first and the next page of a list; `pageTo(cursor)` is the `{to, query}` of one. */
-export function Pager({ cursor, next, pageTo }) {
-  if (!cursor && !next) return null;
-  return html`<nav class="pager" aria-label=${words.pager}>
-    ${cursor && html`<${Link} class="button" ...${pageTo(null)}>${words.first}<//>`}
-    ${next && html`<${Link} class="button" ...${pageTo(next)}>${words.next}<//>`}</nav>`;
-}
-
-/** A form of a time range, and of what `children` ask for beside it. `onShow({after, before})` gets RFC 3339 or null. */
+/** A form of a time range and of `children`. `onShow({after, before})` gets RFC 3339 or null. */
 export function TimeFilter({ after, before, isDeath, onShow, children }) {
   const [values, setValues] = useState({ after: toInput(Date.parse(after)), before: toInput(Date.parse(before)) });
   const time = (name) => html`<${Field} label=${words[isDeath ? "died" : "due"][name]}>${(props) => html`<input

@@ -6,7 +6,7 @@ export const SHOWN = 65_536;
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
 const JSON_TOKEN = /"(?:[^"\\]+|\\.)*"?|[{}[\],:]|[^\s{}[\],:"]+/g;
 
-/** Return a text with each character that cannot be seen as `\u202e`; JSON stays JSON of the same meaning. */
+/** Return a text with unseen characters as `\u202e`; JSON keeps its meaning. */
 export function visible(text) {
   return text.replace(UNSEEN, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }

@@ -1,43 +1,49 @@
-// Redrives and purges of many tasks: slices one after the other, so that each is short and one can stop between them.
+// Redrives and purges of many tasks, in slices: each is short, and one can stop between them.
 
-import { post, serverNow } from "../lib/api.js";
+import { post } from "../lib/api.js";
 import { topicPath } from "../lib/router.js";
 
 const SLICE = 1000;
 const AHEAD_S = 10; // with a rate, so much is sent at a time: what is not sent yet stays dead when somebody stops
 const HIGHEST_SLICE = 10_000; // the most that one call moves
 
-/** Return how many tasks an action would move: `{count, isLeast}`, by a dry run. */
+/** Return how many tasks an action would move: `{count, isLeast, states, at}`; `at` is the store's time. */
 export async function countMoves(action, filter, options) {
   const answer = await call(action, { ...filter, dry_run: true }, options);
-  return { count: movedBy(action, answer), isLeast: Boolean(answer.more) };
+  return { count: movedBy(action, answer), isLeast: Boolean(answer.more), states: answer.states, at: answer.at };
+}
+
+/** Return a filter of dead tasks without those that died at `at` or later: they were not counted. */
+export function diedBefore(filter, at) {
+  const isEarlier = filter.died_before && Date.parse(filter.died_before) < Date.parse(at);
+  return { ...filter, died_before: isEarlier ? filter.died_before : at };
 }
 
 /** Move the tasks of a filter in slices, and call `onProgress(moved)` after each, until none is left.
  *
- * `filter` is `{topic, reason, died_after, died_before}`. Tasks that die meanwhile are left alone. With a `rate`, slices
- * follow each other as fast as it says. An abort of `signal` stops between two slices. Returns how many were moved.
+ * `filter` is `{topic, states, reason, died_after, died_before}`. At most `most` are moved, with a `rate` as fast as it
+ * says. An abort of `signal` stops between two slices. Returns false if that left some.
  */
-export async function moveAll(action, { filter, rate, signal, onProgress }) {
-  const before = { died_before: new Date(serverNow() + 1000).toISOString() };
+export async function moveAll(action, { filter, rate, most = Infinity, signal, onProgress }) {
   const startedAt = performance.now();
   let cursor;
   let moved = 0;
-  for (;;) {
+  while (moved < most) {
     const allowed = rate ? Math.max(moved ? 0 : 1, rate * ((performance.now() - startedAt) / 1000 + AHEAD_S) - moved) : SLICE;
     if (allowed < 1) await pause(Math.max(200, ((1 - allowed) / rate) * 1000), signal);
-    if (signal.aborted) return moved;
+    if (signal.aborted) return false;
     if (allowed >= 1) {
-      const limit = Math.min(HIGHEST_SLICE, Math.floor(allowed));
+      const limit = Math.min(HIGHEST_SLICE, Math.floor(allowed), most - moved);
       const paced = action === "redrive" && rate ? { rate } : {};
-      const answer = await call(action, { ...before, ...filter, ...paced, limit, cursor });
+      const answer = await call(action, { ...filter, ...paced, limit, cursor });
       moved += movedBy(action, answer);
       onProgress(moved);
-      if (!answer.more) return moved;
+      if (!answer.more) return true;
       cursor = answer.cursor;
       if (rate) await pause(5000, signal);
     }
   }
+  return true;
 }
 
 function call(action, { topic, ...filter }, options) {

@@ -2,7 +2,7 @@
 
 const two = (number) => String(number).padStart(2, "0");
 
-/** Return a time (ms) as an input of the type `datetime-local` takes it; empty if there is none. */
+/** Return a time (ms) for an input of the type `datetime-local`; empty if there is none. */
 export function toInput(ms) {
   if (ms === null || Number.isNaN(ms)) return "";
   const date = new Date(ms);

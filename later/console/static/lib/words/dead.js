@@ -36,8 +36,8 @@ export const deadWords = {
     purge: (n, isOne) => `Purge ${n} dead ${isOne ? "task" : "tasks"}?`,
   },
   atLeast: "at least ",
-  scope: ({ topic, reason, died_after: after, died_before: before }) => [
-    `topic ${topic}`, reason && `reason ${reason}`, after && `died after ${after}`, before && `died before ${before}`,
+  scope: ({ topic, states, reason, died_after: after, died_before: before }) => [
+    `topic ${topic}`, states && states.join(" and "), reason && `reason ${reason}`, after && `died after ${after}`, before && `died before ${before}`,
   ].filter(Boolean).join(", "),
   purgeNote: "They are removed for good. Nobody is called.",
   rate: "Tasks a second",
@@ -56,8 +56,12 @@ export const deadWords = {
   keepOpen: "Keep this window open.",
   stop: "Stop",
   close: "Close",
-  ended: ({ action, state, moved }) => {
+  ended: ({ action, state, moved, error }) => {
     const done = `${plural(moved, "task")} ${action === "redrive" ? "redriven" : "purged"}`;
-    return { done: `${done}.`, stopped: `Stopped: ${done}, the rest stays dead.`, failed: `It failed after ${done}.` }[state];
+    const isUnsure = state === "failed" && (error.status === 0 || error.status >= 500); // its last call may have moved some
+    return {
+      done: `${done}.`, stopped: `Stopped: ${done}, the rest stays as it is.`,
+      failed: `It failed after ${isUnsure ? "at least " : ""}${done}.`,
+    }[state];
   },
 };

@@ -23,7 +23,7 @@ export const overviewWords = {
   worst: "Topics that need a look", worstNote: "the worst first", all: "All topics",
   historyBound: "Your key is bound to a namespace: figures of the past are on the pages of its topics.",
   first: {
-    title: "No tasks yet", text: "Give later its first call to make. It is made in a minute, and shows up here at once.",
+    title: "No tasks yet", text: "Give later its first call to make. It is made in a minute, and shows up here in some seconds.",
     curl: "With curl", cli: "Or on the command line", keys: "Where keys are asked for, add `-H 'Authorization: Bearer later_…'`.",
     guard: "A receiver on this machine is called only if later runs with `--guard-allow 127.0.0.0/8,::1`.",
   },

@@ -35,7 +35,7 @@ export const taskWords = {
   failures: "Failed attempts",
   lastOf: (shown, all) => `the last ${shown} of ${all} attempts`,
   columns: {
-    id: "Task", state: "State", due: "Due", died: "Died", attempts: "Attempts", failure: "Last failure",
+    id: "Task", state: "State", due: "Due", died: "Died", attempts: "Attempts",
     callback: "Callback", attempt: "Attempt", at: "When", reason: "Reason", status: "Status", took: "Took",
     message: "Message",
   },
@@ -69,11 +69,13 @@ export const taskWords = {
   savedButCallback: "The task is changed, but keeps its callback: the policy of its topic has none.",
   copyAsNew: "Copy as new",
   copied: "A new task is created.",
+  exists: (id) => `A task with the id ${id} is there already, or its id is remembered: nothing was created.`,
   delete: "Delete",
   deleteTitle: "Delete this task?",
   deleteNote: "It will not be delivered, and its id is free again.",
   deleteInFlightNote: "A worker is delivering it: its receiver may still get this attempt, but nothing follows.",
   deleted: "Deleted here, just now.",
+  deletedEnded: "It had ended before. Its id is free again now.",
   deletedInFlight: "Deleted here, just now. Its receiver may still get the attempt that was in flight.",
   inFlightNow: "In flight: a worker is delivering it. Wait until the attempt has ended.",
   deadIsNotEdited: "Dead tasks are not changed: redrive it first, or copy it as new.",
@@ -101,7 +103,7 @@ export const taskWords = {
     },
     editHints: {
       content: "Empty: the task has an empty content.", retry: "How many failures are followed by another attempt.",
-      callback: "Empty: the task has none of its own, and that of the topic's policy is called.",
+      callback: "Empty: that of the topic's policy is called.",
       ttl: "From its creation. Empty: the task never expires.",
       headers: `${ALL_LINES} Empty: no headers.`,
       context: `${ALL_LINES} Empty: no context.`,
@@ -109,7 +111,7 @@ export const taskWords = {
     dueBy: "Due by", in: "in seconds", at: "at local time",
     noColon: (line) => `Expected “name: value”, got “${line.slice(0, 60)}”.`,
     save: "Save", create: "Create", cancel: "Cancel",
-    inFlight: "A worker is delivering the task right now, so nothing was changed. Try again after this attempt.",
+    inFlight: "A worker is delivering the task, so nothing was changed. Try again after this attempt.",
   },
 
   notHere: {
@@ -131,15 +133,13 @@ export const taskWords = {
     show: "Show",
     choose: "Choose a topic",
     chooseText: "Tasks are listed by topic, state and due time.",
-    noSearch: "Tags and contents are not searched: an index of them would cost memory with every task. " +
-      "Know the id? Type it into the search above.",
+    noSearch: "Tags and contents are not searched: an index would cost memory with every task. " +
+      "An id goes into the search above.",
     none: "No task here",
     noneText: (state, topic) => `No task of ${topic} is ${state.toLowerCase()}, or none in the time that is asked for.`,
     noneLoaded: "No task of this page has that text.",
     filterPage: "Filter this page",
-    filterHint: "by id, callback or message",
     shown: (shown, all, isAll) => `${shown === all ? "" : `${number(shown)} of `}${plural(all, "task")}${isAll ? "" : " on this page"}`,
-    next: "Next page", first: "First page", pager: "Pages of tasks",
     refresh: "Refresh",
     selected: (n) => `${number(n)} selected`,
     clear: "Clear",
@@ -162,7 +162,7 @@ export const taskWords = {
       delete: (n) => `${plural(n, "task is", "tasks are")} deleted`,
     },
     left: {
-      missing: (n) => `${number(n)} not there any more`,
+      missing: (n) => `${number(n)} not there any more`, ended: (n) => `${number(n)} had ended before`,
       in_flight: (n) => `${number(n)} in flight`,
       refused: (n) => `${number(n)} refused`,
       failed: (n) => `${number(n)} not reached: the store was away`,
