@@ -1,7 +1,7 @@
 #!/bin/sh
 # Gives each user of redis.conf a password: writes into DIRECTORY
 #   redis.conf      with the hashes of the passwords, for the store
-#   passwords.env   with the passwords, one VARIABLE=password a line: into your secret store, then remove it
+#   passwords.env   with the passwords, one VARIABLE=password a line: copy it into your secret store
 #
 #   deploy/make-passwords.sh DIRECTORY
 set -eu
@@ -17,7 +17,7 @@ cp "$here/redis.conf" "$folder/redis.conf"
 chmod 644 "$folder/redis.conf" # the store's own user reads it, and no password can be computed from its hashes
 umask 077
 : > "$folder/passwords.env"
-for user in later later-api later-worker later-spark later-operator later-monitor admin; do
+for user in later later-api later-worker later-spark later-operator later-monitor admin sentinel replica; do
     password=$(openssl rand -hex 24)
     hash=$(printf %s "$password" | openssl dgst -sha256 -r | head -c 64)
     sed "s/SHA256-OF-THE-PASSWORD-OF-$user /$hash /" "$folder/redis.conf" > "$folder/redis.conf.new"

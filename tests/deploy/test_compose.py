@@ -31,7 +31,7 @@ OWN = {name: service for name, service in SERVICES.items() if service["image"].s
 DAEMONS = {name: service for name, service in OWN.items() if "command" in service}
 FIELDS = {
     *("image", "build", "restart", "stop_grace_period", "read_only", "tmpfs", "cap_drop", "security_opt"),
-    *("depends_on", "command", "environment", "ports", "profiles", "healthcheck", "volumes"),
+    *("depends_on", "command", "environment", "ports", "profiles", "healthcheck", "volumes", "working_dir"),
 }
 """The fields of a service in the Compose specification that the file uses. Another one is perhaps misspelt."""
 MADE = {"./private/redis.conf", "./private/prometheus.key"}
@@ -89,6 +89,12 @@ def test_every_path_exists_or_is_made_by_a_documented_command(name: str, service
         else:
             assert (DEPLOY / source).exists()
             assert is_read_only
+
+
+def test_the_store_starts_in_the_directory_of_its_file_which_is_a_volume() -> None:
+    (directory,) = re.findall(r"^dir (.*)$", CONFIGURATION.read_text(), re.MULTILINE)
+    assert SERVICES["valkey"]["working_dir"] == directory
+    assert ("store", directory, False) in mounts(SERVICES["valkey"])
 
 
 def test_only_the_api_has_a_port_of_the_machine_and_only_on_loopback() -> None:

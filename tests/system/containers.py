@@ -112,7 +112,9 @@ def run_deployment(folder: Path) -> Iterator[Deployment]:
     (folder / "tmp").mkdir()
     data.mkdir()
     (port,) = free_ports(1)
-    places = {"/etc/later/redis.conf": str(private / "redis.conf"), "/data": str(data), "* -::*": "127.0.0.1"}
+    rules = (private / "redis.conf").read_text()
+    (folder / "redis.conf").write_text(rules.replace("dir /var/lib/redis", f"dir {data}"))
+    places = {"/etc/later/redis.conf": str(folder / "redis.conf"), "* -::*": "127.0.0.1"}
     _, *arguments = COMPOSE["services"]["valkey"]["command"]
     command = [str(SERVERS["valkey"]), *(places.get(text, text) for text in arguments), "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
