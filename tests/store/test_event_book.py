@@ -30,7 +30,7 @@ async def sent(store: StoreFixture, now: int, **counts: int) -> list[tuple[str, 
 async def test_the_first_death_is_an_event_at_once(store: StoreFixture) -> None:
     [event] = await store.events.record({DEAD: deaths(3, NOW - 500)}, NOW)
     assert event.id.startswith("ev:later.tasks.dead:")
-    assert event.id.endswith(f":{NOW // MINUTE}")
+    assert event.id.endswith(f":{NOW // MINUTE}.{NOW % MINUTE}")
     assert (event.subject, event.counted, event.at) == (DEAD, deaths(3, NOW - 500), NOW)
 
 
@@ -101,6 +101,13 @@ async def test_while_nothing_is_sent_the_counts_grow_on(store: StoreFixture) -> 
 async def test_a_clock_that_was_set_back_holds_no_event_up(store: StoreFixture) -> None:
     assert await sent(store, NOW, order=1) == [("order", 1)]
     assert await sent(store, NOW - 3_600_000, order=2) == [("order", 2)]
+
+
+async def test_an_event_after_the_clock_was_set_back_is_not_one_of_before(store: StoreFixture) -> None:
+    ids = set[str]()
+    for now in (NOW, NOW + MINUTE, NOW + 2 * MINUTE, NOW + 100, NOW + MINUTE + 100):
+        ids |= {event.id for event in await store.events.record({DEAD: deaths(1)}, now)}
+    assert len(ids) == 5
 
 
 async def test_an_event_of_a_later_version_is_left_to_that(store: StoreFixture) -> None:

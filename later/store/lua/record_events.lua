@@ -9,7 +9,8 @@
 -- counts: <type>\0<topic>\0<reason> -> <last>\0<count>\0<quiet>\0<since>\0<first id>\0<details>: when the last event was
 -- made, and what was counted since. It is no JSON, which takes longer to read, because each call reads all of them.
 -- outbox: id -> JSON of an event that is to be sent. Whoever has created its task removes it; an event that several
--- instances find here is one task, because its id is the same.
+-- instances find here is one task, because its id is the same. The id has the minute, and the ms of it: otherwise an
+-- event that is made in the same minute again, because the clock was set back, would pass for the one before.
 -- An event takes all of a count, and what comes later is the next one's. A subject beyond the limit is counted as
 -- `other`. The first write removes, so the script also runs while the store is full.
 local counts_key, outbox = KEYS[1], KEYS[2]
@@ -67,7 +68,8 @@ for subject, count in pairs(counts) do
     local type, topic, reason = string.match(subject, '^(%Z*)%z(%Z*)%z(%Z*)$')
     if type then
       local digest = string.sub(redis.sha1hex(topic .. '\0' .. reason), 1, 16)
-      events[#events + 1] = 'ev:' .. type .. ':' .. digest .. ':' .. string.format('%.0f', math.floor(now / 60000))
+      local at = string.format('%.0f.%.0f', math.floor(now / 60000), now % 60000)
+      events[#events + 1] = 'ev:' .. type .. ':' .. digest .. ':' .. at
       events[#events + 1] = cjson.encode({
         type = type, topic = topic, reason = reason, count = count.count, since = count.since,
         first_id = count.first_id, details = count.details, at = now,
