@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 from standardwebhooks.webhooks import Webhook
 
 from later.store.keys import Bucket, Keys
@@ -17,7 +19,7 @@ from tests.system.api_client import build_tasks, create, create_many, get, list_
 from tests.system.daemons import Daemon, run_command, run_daemon, run_up, secret_of
 from tests.system.receivers import Call, Receiver, once_set, status
 from tests.system.stores import StoreServer
-from tests.system.waiting import PROPAGATION_S, sleep_until, wait_until
+from tests.system.waiting import wait_until
 
 OPS = "/ops"
 SHARDS = 4
@@ -25,8 +27,21 @@ PATIENCE = ("--store-timeout", "30s")
 """For daemons whose counts are to be exact: one whose answer is lost is added again."""
 CENSUS_WITHIN_S = 60
 """How soon a census is made and its event delivered, on a busy machine: at most 15 s, but for slow starts."""
-REST_WITHIN_S = 120
-"""How soon the rest of a storm is told: a minute after its first event, and whenever a daemon looks then."""
+END_QUIET_TIMES = """
+for _, subject in ipairs(redis.call('HKEYS', KEYS[1])) do
+  local ended = string.gsub(redis.call('HGET', KEYS[1], subject), '^%d+', '0')
+  redis.call('HSET', KEYS[1], subject, ended)
+end
+"""
+"""A script that lets the quiet times end at once: no event was made before."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processes() -> Iterator[int]:
+    """The number of processes of each daemon. Each process counts by itself, whichever daemon it belongs to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LATER_PROCESSES", "1")
+        yield 1
 
 
 @contextmanager
@@ -51,6 +66,33 @@ def count_deaths(receiver: Receiver, topic: str = "order") -> int:
     return sum(data["count"] for data in bodies if data["topic"] == topic)
 
 
+def count_added(store: StoreServer, topic: str = "order") -> int:
+    """Return how many deaths of tasks in a topic were added in the store, and are not yet in any event."""
+    with store.client() as client:
+        counts: dict[bytes, bytes] = client.hgetall(Keys("later", SHARDS).event_counts)
+    prefix = f"later.tasks.dead\0{topic}\0".encode()
+    return sum(int(count.split(b"\0")[1]) for subject, count in counts.items() if subject.startswith(prefix))
+
+
+def tell_the_rest(store: StoreServer, url: str) -> None:
+    """Let the rest of a storm be told now, not in a minute: a daemon looks at once when a topic is paused at it."""
+    with store.client() as client:
+        client.eval(END_QUIET_TIMES, 1, Keys("later", SHARDS).event_counts)
+    pause(url, "letters")
+
+
+def count_dead(store: StoreServer, topic: str = "order") -> int:
+    """Return how many tasks of a topic are dead."""
+    with store.client() as client:
+        shards = Keys("later", SHARDS).shards
+        return sum(int(client.zcard(shard.bucket(Bucket.DEAD, topic.encode()))) for shard in shards)
+
+
+def have_died(store: StoreServer, least: int) -> bool:
+    """Return True if so many tasks are dead."""
+    return count_dead(store) >= least
+
+
 def pause(url: str, topic: str) -> None:
     answer = post(url, f"/topics/{quote(topic, safe='')}/pause", {})
     assert answer.status == 200, answer
@@ -71,6 +113,12 @@ def make_late(store: StoreServer, topic: str, seconds: int) -> None:
                 client.zincrby(bucket, -1000 * seconds, id)
 
 
+def forget_census(store: StoreServer) -> None:
+    """Let the next daemon that starts make a census at once."""
+    with store.client() as client:
+        client.delete(Keys("later", SHARDS).snapshot)
+
+
 def expiring_tasks(count: int, receiver: Receiver, ttl_s: float = 1.0, spread_s: float = 0.0) -> list[dict[str, Any]]:
     """Return tasks that die undelivered, because their topic is paused, in the time of `spread_s` after `ttl_s`."""
     tasks = build_tasks(count, receiver.url("/never"), time.time() + 3600)
@@ -80,39 +128,46 @@ def expiring_tasks(count: int, receiver: Receiver, ttl_s: float = 1.0, spread_s:
 def test_a_storm_of_deaths_on_three_instances_is_a_handful_of_events(
     folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
-    deaths = 100_000
+    deaths = 10_000
     with run_three(folder, store, receiver) as [serve, _, _]:
         pause(serve.url, "order")
         wait_until(lambda: events_at(receiver, "later.topic.paused"), "the pause is told")
         began = time.monotonic()
         create_many(serve.url, expiring_tasks(deaths, receiver))
-        wait_until(lambda: count_deaths(receiver) == deaths, "all deaths are told", 300)
+        wait_until(lambda: count_deaths(receiver) + count_added(store) == deaths, "all deaths are counted", 90)
         minutes = (time.monotonic() - began) / 60
-        told = events_at(receiver, "later.tasks.dead")
-        assert 2 <= len(told) <= 2 + minutes
-        assert [call.body["data"]["reason"] for call in told] == ["expired"] * len(told)
+        assert 1 <= len(events_at(receiver, "later.tasks.dead")) <= 1 + minutes
         assert len(events_at(receiver, "later.topic.paused")) == 1
+        tell_the_rest(store, serve.url)
+        wait_until(lambda: count_deaths(receiver) == deaths, "all deaths are told")
+        told = events_at(receiver, "later.tasks.dead")
+        assert len(told) <= 2 + minutes
+        assert [call.body["data"]["reason"] for call in told] == ["expired"] * len(told)
         assert [pair for pair in receiver.repeated_calls() if pair[0].path == OPS] == []
 
 
 def test_killed_workers_lose_at_most_what_they_had_not_yet_added(
     folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
-    deaths, seconds, kills = 3000, 30, 4
+    deaths, seconds, kills = 2000, 8, 3
     options = ("--redis", store.url, "--shards", str(SHARDS), "--events", receiver.url(OPS), *PATIENCE)
     with run_three(folder, store, receiver) as [serve, *workers], ExitStack() as running:
         pause(serve.url, "order")
         create_many(serve.url, expiring_tasks(deaths, receiver, ttl_s=3, spread_s=seconds))
-        began = time.time()
+        wait_until(lambda: count_dead(store), "tasks die")
+        most_lost = 0
         for number in range(1, kills + 1):
-            sleep_until(began + 6 * number)
+            wait_until(partial(have_died, store, number * deaths // (kills + 1)), "more tasks have died")
+            kept = count_deaths(receiver) + count_added(store)
             workers.pop(0).kill()
+            most_lost += count_dead(store) - kept  # what the others have not yet added, too
             workers.append(running.enter_context(run_daemon("worker", folder, *options)))
-        wait_until(lambda: len(list_dead(serve.url, "order")) == deaths, "all tasks have died", 120)
-        lost_s = 3  # what a process counts in a second is added within the next one, on a machine that is not busy
-        least = deaths - round(kills * lost_s * deaths / seconds)
-        wait_until(lambda: count_deaths(receiver) >= least, "the events have told of nearly all deaths", REST_WITHIN_S)
-        assert count_deaths(receiver) <= deaths
+        wait_until(lambda: count_dead(store) == deaths, "all tasks have died", 90)
+        least = deaths - most_lost
+        wait_until(lambda: count_deaths(receiver) + count_added(store) >= least, "the others are counted")
+        tell_the_rest(store, serve.url)
+        wait_until(lambda: count_deaths(receiver) >= least, "the others are told")
+        assert count_deaths(receiver) + count_added(store) <= deaths
         bodies: dict[str, set[bytes]] = {}
         for call in receiver.calls.copy():
             bodies.setdefault(call.id, set()).add(call.content)
@@ -169,15 +224,17 @@ def test_a_receiver_that_hangs_holds_up_nothing_and_gets_signed_events_later(
 def test_late_topics_are_told_once_though_all_instances_see_them(
     folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
-    options = ("--redis", store.url, "--shards", str(SHARDS), "--events", receiver.url(OPS))
-    with run_daemon("serve", folder, *options) as one, run_daemon("serve", folder, *options) as two:
-        pause(one.url, "mail")
-        _ = two.url
-        time.sleep(PROPAGATION_S)
+    options: tuple[str, ...] = ("--redis", store.url, "--shards", str(SHARDS))
+    with run_daemon("serve", folder, *options) as before:
+        pause(before.url, "mail")
         for topic in ("order", "mail"):
-            create_many(one.url, build_tasks(5, receiver.url(), time.time(), topic=topic))
+            create_many(before.url, build_tasks(5, receiver.url(), time.time(), topic=topic))
             make_late(store, topic, seconds=300)
-        wait_until(lambda: count_waiting(one.url) == 2, "a pause and a late topic are told", CENSUS_WITHIN_S)
+    forget_census(store)
+    options += ("--events", receiver.url(OPS))
+    with run_daemon("serve", folder, *options) as one, run_daemon("serve", folder, *options) as two:
+        pause(one.url, "letters")
+        wait_until(lambda: count_waiting(two.url) == 2, "a pause and a late topic are told", CENSUS_WITHIN_S)
         with run_daemon("worker", folder, *options):
             wait_until(lambda: len(events_at(receiver)) == 2, "both are delivered")
             [late] = events_at(receiver, "later.topic.late")
@@ -192,10 +249,12 @@ def test_a_store_that_is_nearly_full_is_told_and_one_that_is_full_keeps_the_even
 ) -> None:
     receiver.rules["/gone"] = status(410)
     options = ("--redis", store.url, "--shards", str(SHARDS), "--events", receiver.url(OPS))
-    with run_daemon("up", folder, *options) as up, store.client() as client:
-        _ = up.url
+    with run_daemon("up", folder, *options) as before, store.client() as client:
+        _ = before.url
         used = int(client.info("memory")["used_memory"])
         client.config_set("maxmemory", int(used * 1.15))
+    forget_census(store)
+    with run_daemon("up", folder, *options) as up, store.client() as client:
         wait_until(lambda: events_at(receiver, "later.store.full"), "the store is nearly full", CENSUS_WITHIN_S)
         [full] = events_at(receiver, "later.store.full")
         assert full.body["data"]["max_memory"] == int(used * 1.15)
@@ -206,6 +265,7 @@ def test_a_store_that_is_nearly_full_is_told_and_one_that_is_full_keeps_the_even
         time.sleep(3)  # three ticks
         assert events_at(receiver, "later.tasks.dead") == []
         client.config_set("maxmemory", 0)
+        pause(up.url, "letters")  # the daemon looks at once
         wait_until(lambda: count_deaths(receiver) == 5, "the event comes when there is room", CENSUS_WITHIN_S)
 
 
