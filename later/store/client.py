@@ -162,7 +162,7 @@ class StoreClient:
                 if self._check is not None and not is_done():
                     self._checked.add(await self._check(partial(self._execute, servers=servers)))
         except TimeoutError:
-            raise self._timeout_error() from None
+            raise self._unsent_error() from None
 
     async def _execute(
         self, verb: str, commands: Sequence[Command], servers: Container[str] | None = None
@@ -182,7 +182,9 @@ class StoreClient:
                         answers[i] = answer
         except TimeoutError:
             await self._give_up_connections()
-            raise self._timeout_error(round_trip.is_sent and verb not in READING_VERBS) from None
+            if not round_trip.is_sent:
+                raise self._unsent_error() from None
+            raise self._timeout_error(verb not in READING_VERBS) from None
         except (errors.RedisError, OSError) as error:
             await self._give_up_connections()  # an event that ended one connection has often ended all
             raise translate(error, round_trip.is_sent and verb not in READING_VERBS) from error
@@ -202,6 +204,11 @@ class StoreClient:
         """Close idle connections, and look for the primary anew."""
         self._connections.doubt_primary()
         await self._connections.drop_idle()
+
+    def _unsent_error(self) -> LaterError:
+        """Return why a command could not be sent in time: the sentinels may have led to no primary."""
+        why = self._connections.why_no_primary
+        return self._timeout_error() if why is None else translate(why)
 
     def _timeout_error(self, unknown: bool = False) -> StoreDown:
         return StoreDown(f"the store did not answer within {self.timeout_s:g} s", unknown=unknown)

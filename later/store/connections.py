@@ -17,7 +17,7 @@ import redis.exceptions as errors
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 
-from later.address_types import Address, split_sentinel_url
+from later.address_types import Address, mask_url, split_sentinel_url
 from later.core.clock import Clock
 from later.core.errors import StoreDown, StoreMismatch
 from later.regular_file import read_regular_file
@@ -72,8 +72,7 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
             pool = PrimaryPool(sentinel_url, timeout_s=timeout_s, **options)
             pool.sentinels.on_failover.append(distrust_clock)
     except ValueError as error:
-        scheme, separator, rest = url.partition("://")
-        raise StoreMismatch(f"--redis {scheme}{separator}{rest.rpartition('@')[2]}: {error}") from None
+        raise StoreMismatch(f"--redis {mask_url(url)}: {error}") from None
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         file = pool.connection_kwargs.get(name)
         try:
@@ -179,6 +178,11 @@ class Connections:
         """Let the sentinels be asked which server is the primary: something failed at the one that was."""
         if self.sentinels is not None:
             self.sentinels.doubt()
+
+    @property
+    def why_no_primary(self) -> Exception | None:
+        """Why the sentinels led to no primary; None if they did, or if there are none."""
+        return None if self.sentinels is None else self.sentinels.why_not_found
 
     def new_listener(self) -> AbstractConnection:
         """Return a connection of its own, not yet connected. It is closed when another server becomes the primary."""

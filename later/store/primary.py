@@ -38,6 +38,8 @@ class PrimaryLookup(AbstractConnection):
         super().__init__(**kwargs)
         self._sentinels = sentinels
         self._patience_s = patience_s
+        self._failovers = 0
+        """How many failovers were known when the sentinels were asked for the address."""
         self.host, self.port = "", 0
 
     async def connect(self) -> None:
@@ -50,20 +52,30 @@ class PrimaryLookup(AbstractConnection):
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._patience_s
         while not self.is_connected:
+            self._failovers = self._sentinels.failovers
             try:
                 await self._connect_to_any(await self._sentinels.candidates())
             except (errors.AuthenticationError, errors.NoPermissionError):
                 raise
-            except (errors.ConnectionError, errors.TimeoutError, OSError):
+            except (errors.ConnectionError, errors.TimeoutError, OSError) as error:
+                self._sentinels.why_not_found = error
                 self._sentinels.doubt()
                 if loop.time() + RETRY_S >= give_up_at:
                     raise
                 await asyncio.sleep(RETRY_S)
 
     async def confirm_primary(self) -> None:
-        """Check that this connection leads to a primary, and have the sentinels note it. Raises: as `check_role`."""
+        """Check that this connection leads to the primary, and have the sentinels note it.
+
+        Raises:
+            NotPrimary, RedisError: as `check_role`; or another server has become the primary meanwhile, which one that
+                was cut off does not know.
+        """
         await check_role(self)
-        await self._sentinels.confirm(Address(self.host, self.port))
+        address = Address(self.host, self.port)
+        if self._sentinels.failovers != self._failovers and address != self._sentinels.used:
+            raise NotPrimary(f"{address} is not the primary any more: {self._sentinels.used} is")
+        await self._sentinels.confirm(address)
 
     async def _connect_to_any(self, addresses: list[Address]) -> None:
         """Connect to the first address that answers as a primary. Raise the error of the last one."""

@@ -63,6 +63,11 @@ class Sentinels:
         self._asking: asyncio.Task[list[Address]] | None = None
         self._wake = asyncio.Event()
         self._watching: list[asyncio.Task[NoReturn]] = []
+        self._closed = False
+        self.failovers = 0
+        """How often another server than before has become the primary."""
+        self.why_not_found: Exception | None = None
+        """Why no primary was found when one was looked for last; None if one was."""
         self.on_failover: list[OnFailover] = []
 
     @property
@@ -88,9 +93,11 @@ class Sentinels:
     async def confirm(self, address: Address) -> None:
         """Note that a server has answered as the primary."""
         before, self._used, self._is_known = self._used, address, True
-        if not self._watching:
+        self.why_not_found = None
+        if not self._watching and not self._closed:
             self._watching = [asyncio.create_task(self._watch()), asyncio.create_task(self._listen())]
         if before is not None and before != address:
+            self.failovers += 1
             log.warning("store failed over", service=self._service, before=str(before), now=str(address))
             for call in self.on_failover:
                 await call(before, address)
@@ -101,27 +108,34 @@ class Sentinels:
         self._wake.set()
 
     async def aclose(self) -> None:
-        """Stop watching, and close the connections to the sentinels."""
+        """Stop watching, and close the connections to the sentinels, also those that are opened from now on."""
+        self._closed = True
         tasks = [*self._watching, *([self._asking] if self._asking is not None else [])]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         self._watching = []
+        await self._close_connections()
+
+    async def _close_connections(self) -> None:
         for sentinel in self._sentinels.values():
             await sentinel.close()
 
     async def _ask(self) -> list[Address]:
-        """Ask all sentinels. Callers at the same time share the answer."""
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask_all())
-            self._asking.add_done_callback(self._note_asked)
-        return list(await asyncio.shield(self._asking))
+        """Ask all sentinels. Callers at the same time share the answer.
 
-    def _note_asked(self, task: asyncio.Task[list[Address]]) -> None:
-        self._asking = None
-        if not task.cancelled():
-            task.exception()  # retrieved: perhaps no caller waits any more
+        Raises:
+            ConnectionError: as `candidates`, or the store was closed meanwhile.
+        """
+        asking = self._asking
+        if asking is None or asking.done():
+            asking = self._asking = asyncio.create_task(self._ask_all())
+            asking.add_done_callback(_retrieve_error)
+        await asyncio.wait([asking])
+        if asking.cancelled():
+            raise errors.ConnectionError("the store was closed")
+        return list(asking.result())
 
     async def _ask_all(self) -> list[Address]:
         asked = list(self._sentinels.items())
@@ -129,6 +143,8 @@ class Sentinels:
         opinions = [answer for answer in answers if isinstance(answer, Opinion)]
         for other in {other for opinion in opinions for other in opinion.others} - set(self._sentinels):
             self._sentinels[other] = Sentinel(self._service, self._new_connection(other))
+        if self._closed:
+            await self._close_connections()
         found = rank(opinions)
         if not found:
             raise self._explain(
@@ -151,17 +167,20 @@ class Sentinels:
                 async with asyncio.timeout(ASK_EVERY_S):
                     await self._wake.wait()
             self._wake.clear()
-            with suppress(errors.RedisError, OSError):
-                newest, *_ = await self._ask()
-                if newest != self._used and await self._is_primary(newest):
-                    await self.confirm(newest)
+            try:
+                with suppress(errors.RedisError, OSError):
+                    newest, *_ = await self._ask()
+                    if newest != self._used and await self._is_primary(newest):
+                        await self.confirm(newest)
+            except Exception:  # nothing may end the watch: a primary that was replaced would be used for ever
+                log.exception("watch of sentinels failed", service=self._service)
             await asyncio.sleep(RETRY_S)  # otherwise many failures at once would ask as often
 
     async def _listen(self) -> NoReturn:
         """Wake the watch when a sentinel says that it names another primary."""
         while True:
             for address in list(self._sentinels):
-                with suppress(errors.RedisError, OSError, TimeoutError):
+                with suppress(Exception):  # the watch asks all the same, and tells why that fails
                     await self._listen_to(address)
                 await asyncio.sleep(ASK_EVERY_S)
 
@@ -243,6 +262,12 @@ def rank(opinions: Iterable[Opinion]) -> list[Address]:
             votes[opinion.primary] += 1
             epochs[opinion.primary] = max(opinion.epoch, epochs.get(opinion.primary, 0))
     return sorted(votes, key=lambda address: (-votes[address], -epochs[address], address))
+
+
+def _retrieve_error(asking: asyncio.Task[list[Address]]) -> None:
+    """Mark the error as retrieved: perhaps no caller waits for it any more."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 def _describe(answer: Opinion | BaseException) -> str:

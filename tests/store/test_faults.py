@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import subprocess
 import time
@@ -340,7 +341,15 @@ def test_an_unexpected_error_is_a_fault_of_later() -> None:
     assert isinstance(translate(errors.ResponseError("WRONGTYPE Operation against a key")), StoreFault)
 
 
-def test_an_invalid_url_is_reported_without_its_password() -> None:
-    with pytest.raises(StoreMismatch, match="--redis http://host") as raised:
-        connect("http://user:secret@host", Clock(time.monotonic, time.time), TIMEOUT_S)
+@each_case(
+    ("url", "shown"),
+    [
+        ("http://user:secret@host", "http://***@host"),
+        ("redis+sentinel://host:1?sentinel_password=secret", "redis+sentinel://host:1?***"),
+        ("redis+sentinel://host:1/a/b?sentinel_password=secret", "redis+sentinel://host:1/a/b?***"),
+    ],
+)
+def test_an_invalid_url_is_reported_without_its_password(url: str, shown: str) -> None:
+    with pytest.raises(StoreMismatch, match=re.escape(f"--redis {shown}: ")) as raised:
+        connect(url, Clock(time.monotonic, time.time), TIMEOUT_S)
     assert "secret" not in str(raised.value)

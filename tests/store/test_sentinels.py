@@ -6,18 +6,22 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import hiredis
 import pytest
 import redis.exceptions as errors
+from redis.asyncio.connection import AbstractConnection
 
 from later.address_types import Address
 from later.core.clock import Clock
 from later.core.errors import StoreDown, StoreMismatch
+from later.store import primary
 from later.store.client import StoreClient
-from later.store.connections import connect
+from later.store.connections import MAX_CONNECTIONS, connect
+from later.store.primary import check_role
 from later.store.schema import check_store
 from later.store.sentinels import Opinion, Sentinels, rank
 from tests.sentinel_service import HOST, SENTINEL_PASSWORD, USER, SentinelService, run_sentinel_service, url_of
@@ -225,6 +229,80 @@ async def test_passwords_of_servers_and_of_sentinels_differ(tmp_path: Path) -> N
             with pytest.raises(StoreDown, match="the store refuses this user"):
                 await client.execute("set", WRITE)
             assert time.monotonic() - began < 4, "it is of no use to try again"
+
+
+async def test_all_who_wait_while_no_primary_is_found_hear_why(service: SentinelService) -> None:
+    async with client_of(service.url, timeout_s=1) as client:
+        await client.execute("set", WRITE)
+        for address in service.servers:
+            service.kill(address)
+        calls = [client.execute("set", WRITE) for _ in range(10 * MAX_CONNECTIONS)]
+        began = time.monotonic()
+        failed = await asyncio.gather(*calls, return_exceptions=True)
+        assert time.monotonic() - began < 5
+        assert {type(error) for error in failed} == {StoreDown}
+        assert [str(error) for error in failed if "the store cannot be reached: " not in str(error)] == []
+
+
+async def test_a_store_that_is_closed_while_it_connects_leaves_no_tasks(service: SentinelService) -> None:
+    async def write_or_fail(client: StoreClient) -> None:
+        with suppress(StoreDown):
+            await client.execute("set", WRITE)
+
+    for step in range(12):
+        async with client_of(service.url) as client:
+            writes = [asyncio.create_task(write_or_fail(client)) for _ in range(3)]
+            await asyncio.sleep(0.002 * step)
+        await asyncio.gather(*writes)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_connection_that_looked_before_a_failover_does_not_lead_back(
+    service: SentinelService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(primary, "CONNECT_TIMEOUT_S", TIMEOUT_S)
+    async with client_of(service.url, timeout_s=4 * TIMEOUT_S) as client:
+        await client.execute("set", WRITE)
+        service.refuse_demotion()
+        is_checking, may_end = asyncio.Event(), asyncio.Event()
+
+        async def check_slowly(connection: AbstractConnection) -> None:
+            await check_role(connection)
+            is_checking.set()
+            await may_end.wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(primary, "check_role", check_slowly)
+            slow: Any = client.new_connection()
+            connecting = asyncio.create_task(slow.connect())
+            await is_checking.wait()
+        noticed = next_failover(client)
+        newest = await asyncio.to_thread(service.fail_over)
+        assert await noticed == (service.first, newest)
+        may_end.set()
+        await connecting
+        assert (slow.port, sentinels_of(client).failovers) == (newest.port, 1)
+        await slow.disconnect(nowait=True)
+
+
+async def test_the_watch_goes_on_whatever_fails_in_it(service: SentinelService) -> None:
+    async with client_of(service.url) as client:
+        await client.execute("set", WRITE)
+        noticed, failed = next_failover(client), list[Address]()
+        sentinels = sentinels_of(client)
+        is_primary = sentinels._is_primary
+
+        async def fail_once(address: Address) -> bool:
+            if not failed:
+                failed.append(address)
+                raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
+            return await is_primary(address)
+
+        sentinels._is_primary = fail_once
+        service.refuse_demotion()
+        newest = await asyncio.to_thread(service.fail_over)
+        assert await noticed == (service.first, newest)
+        assert failed == [newest]
 
 
 async def test_names_of_hosts_are_looked_up_anew(tmp_path: Path) -> None:
