@@ -77,6 +77,8 @@ def test_an_error_says_what_the_type_takes(option_type: OptionType, text: str, e
         ("rediss://a?ssl_ca_certs=/x", "rediss://a?***"),
         ("redis://me:hun?hunter2@a", "redis://***"),
         ("unix:///tmp/a.sock", "unix:///tmp/a.sock"),
+        ("redis+sentinel://me:hunter2@[::1]:1,b:2/orders/0?x=1", "redis+sentinel://***@[::1]:1,b:2/orders/0?***"),
+        ("redis+sentinel://b:2/orders&sentinel_password=hunter2", "redis+sentinel://***"),
     ],
 )
 def test_a_url_is_masked(url: str, shown: str) -> None:
