@@ -267,6 +267,7 @@ FOREIGN_OPTIONS = {
     *("--name", "--stop-timeout", "--read-only", "--tmpfs", "--cap-drop", "--security-opt", "--rm"),  # docker
     *("--env-file", "--no-deps", "--scale"),  # docker compose
     *("--from-file", "--from-env-file"),  # kubectl
+    *("--bind", "--masteruser", "--masterauth", "--replicaof", "--sentinel"),  # valkey-server
     *("--fix",),  # valkey-check-aof
     *("--pid", "--duration", "--output", "--format", "--rate"),  # py-spy
     *("--py-files", "--host", "--port", "--cores", "--memory"),  # spark-submit, spark-class
