@@ -98,17 +98,42 @@ def test_a_misspelt_field_is_found() -> None:
     assert "terminationGracePeriodSecondz" in errors(wrong, NEWEST)
 
 
+def kubectl_build(folder: Path) -> list[Resource]:
+    """Return what kubectl builds of a folder. It asks no cluster."""
+    command = ["kubectl", "kustomize", "--load-restrictor=LoadRestrictionsNone", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return [*yaml.safe_load_all(done.stdout)]
+
+
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+
+
 @pytest.mark.system
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@needs_kubectl
 def test_kubectl_builds_the_same(scaled_folder: Path) -> None:
     for folder in (*(HERE / name for name in FOLDERS), scaled_folder):
-        done = subprocess.run(
-            ["kubectl", "kustomize", "--load-restrictor=LoadRestrictionsNone", folder],
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        theirs = {kustomize.identity(resource): resource for resource in yaml.safe_load_all(done.stdout)}
-        assert theirs == {kustomize.identity(resource): resource for resource in kustomize.build(folder)}
+        theirs, ours = kubectl_build(folder), kustomize.build(folder)
+        assert {kustomize.identity(r): r for r in theirs} == {kustomize.identity(r): r for r in ours}
+
+
+@pytest.mark.system
+@needs_kubectl
+def test_kubectl_builds_the_documented_kustomization(tmp_path: Path) -> None:
+    readme = (HERE.parent / "README.md").read_text()
+    (example,) = [
+        block for block in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL) if "kind: Kustomization" in block
+    ]
+    (tmp_path / "deploy").symlink_to(HERE.parent)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kustomization.yaml").write_text(example)
+    resources = {kustomize.identity(resource): resource for resource in kubectl_build(tmp_path / "mine")}
+    for name, user in (("later-serve", "later-api"), ("later-worker", "later-worker")):
+        container = container_of(resources["Deployment", name]["spec"]["template"]["spec"])
+        assert container["image"] == f"registry.example/later:{__version__}"
+        assert variables(container)["LATER_REDIS"] == f"rediss://{user}:$(STORE_PASSWORD)@store.example:6379/0"
+    assert resources["ConfigMap", "later"]["data"]["LATER_GUARD_ALLOW"] == "10.1.0.0/16"
+    assert {resource["metadata"]["namespace"] for resource in resources.values()} == {"later"}
 
 
 def test_no_kind_and_name_is_there_twice() -> None:
