@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreSettings:
-    """The store's URL, the prefix of every key, and how long (s) a round trip may take."""
+    """The store's URL, which may have a password, the prefix of every key, and how long (s) a round trip may take."""
 
-    url: str
+    url: str = field(repr=False)
     prefix: str
     timeout_s: float

@@ -6,8 +6,9 @@ process that opens the store, or from a file there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode
 
 from later.address_types import http_url, mask_url, split_sentinel_url, store_url
 from later.core.errors import ConfigError
@@ -23,6 +24,7 @@ _URLS = (
     "http(s)://HOST:PORT of the API, or the store's redis(s)://HOST:PORT/DATABASE, "
     "redis(s)+sentinel://HOST:PORT,HOST:PORT/SERVICE/DATABASE or unix:///PATH"
 )
+_AUTHORITY = re.compile(r"([a-z+]+://)([^/?#]*)(.*)", re.DOTALL)
 _IN_QUERY = {"password": PASSWORD, "sentinel_password": SENTINEL_PASSWORD}
 """Parameters that are passwords, and the variables that take their place."""
 
@@ -74,24 +76,33 @@ def settings_from_url(url: str, prefix: str, timeout_s: float, environ: Mapping[
     check_store_url(url)
     password = password_from_environ(environ)
     if password is not None:
-        split = urlsplit(url)
-        user, _, host = split.netloc.rpartition("@")
-        url = urlunsplit(split._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
+        scheme, authority, rest = _split_authority(url)
+        user, _, host = authority.rpartition("@")
+        url = f"{scheme}{user}:{quote(password, safe='')}@{host}{rest}"
     sentinel_password = environ.get(SENTINEL_PASSWORD) or None
     if sentinel_password is not None and split_sentinel_url(url) is not None:
         url += f"{'&' if '?' in url else '?'}sentinel_password={quote(sentinel_password, safe='')}"
     return StoreSettings(url=url, prefix=prefix, timeout_s=timeout_s)
 
 
+def _split_authority(url: str) -> tuple[str, str, str]:
+    """Return the scheme with its `://`, user and hosts, and the rest of a valid URL.
+
+    Releases of Python in which CVE-2025-0938 is mended do not split URLs with an IPv6 address after another host.
+    """
+    match = _AUTHORITY.fullmatch(url)
+    return (match[1], match[2], match[3]) if match is not None else ("", "", url)
+
+
 def split_secrets(url: str) -> tuple[str, dict[str, str]]:
     """Return a store's URL without its passwords, which must not be passed on, and each by the variable for it."""
     secrets = dict[str, str]()
-    netloc = urlsplit(url).netloc
-    head, _, host = netloc.rpartition("@")
+    scheme, authority, rest = _split_authority(url)
+    head, _, host = authority.rpartition("@")
     user, colon, password = head.partition(":")
     if colon:
         secrets[PASSWORD] = unquote(password)
-        url = url.replace(netloc, f"{user}@{host}" if user else host, 1)
+        url = f"{scheme}{user}@{host}{rest}" if user else f"{scheme}{host}{rest}"
     bare, _, query = url.partition("?")
     parameters = parse_qsl(query, keep_blank_values=True)
     kept = [(name, value) for name, value in parameters if name != "sentinel_password"]

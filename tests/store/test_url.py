@@ -9,7 +9,7 @@ from redis.asyncio import ConnectionPool
 
 from later.core.errors import ConfigError
 from later.store.settings import StoreSettings
-from later.store.url import check_url, is_store_url, settings_from_url
+from later.store.url import check_url, is_store_url, settings_from_url, split_secrets
 from tests.cases import each_case
 
 HARD_PASSWORD = "p@ss/w:ö rd%25?#[&="
@@ -53,6 +53,17 @@ def test_a_password_of_sentinels_is_refused_with_a_hint() -> None:
         check_url("redis+sentinel://s1:1/orders?sentinel_password=hush")
 
     assert "hush" not in str(refused.value)
+
+
+def test_sentinels_may_be_names_and_addresses_of_both_kinds() -> None:
+    """Newer releases of Python refuse such a list of hosts in `urlsplit` (CVE-2025-0938)."""
+    url = "redis+sentinel://me@s1:1,[::1]:2/orders/0"
+    secrets = {"LATER_REDIS_PASSWORD": "h/u", "LATER_REDIS_SENTINEL_PASSWORD": "s&h"}
+    with_secrets = "redis+sentinel://me:h%2Fu@s1:1,[::1]:2/orders/0?sentinel_password=s%26h"
+    settings = settings_from_url(url, "later", 2.0, secrets)
+    assert settings.url == with_secrets
+    assert "h%2Fu" not in repr(settings)
+    assert split_secrets(with_secrets) == (url, secrets)
 
 
 def test_a_store_url_is_distinguished_from_an_api_url() -> None:
