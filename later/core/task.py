@@ -16,6 +16,7 @@ from later.core.trace_context import (
     find_traceparent,
     format_traceparent,
     parse_traceparent,
+    stored_context,
 )
 
 BODY_VERSION = 1
@@ -257,7 +258,7 @@ def decode_task(task_id: str, body: bytes) -> Task:
         remember_ms=stored.remember_ms,
         context=stored.context,
         scheduled_at=None if stored.scheduled_ms is None else stored.created_at + stored.scheduled_ms,
-        trace_context=stored.trace_context,
+        trace_context=stored.trace_context and stored_context(stored.trace_context),
     )
 
 

@@ -14,6 +14,7 @@ TRACEPARENT = "traceparent"
 TRACE_HEADERS = frozenset({TRACEPARENT, "tracestate"})
 """The headers, in lower case, that say which span a call belongs to. `baggage` belongs to none."""
 
+_BYTES = 25
 _SAMPLED = 1
 _KNOWN_FLAGS = 3
 """Sampled, and the random trace id of level 2. What the others will mean is not known, so they are sent as 0."""
@@ -30,6 +31,11 @@ def parse_traceparent(text: str) -> bytes:
     if more is not None and version == "00":
         return b""
     return _from_hex(trace_id + span_id) + bytes([int(flags, 16) & _KNOWN_FLAGS])
+
+
+def stored_context(stored: bytes) -> bytes:
+    """Return a context that the store holds; b"" if those bytes are none, which must make no delivery impossible."""
+    return stored if len(stored) == _BYTES else b""
 
 
 def format_traceparent(context: bytes) -> str:

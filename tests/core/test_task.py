@@ -129,6 +129,12 @@ class TestBody:
         task, traced = a_task(), a_task(trace_context=b"c" * 25)
         assert len(encode_task(traced)) == len(encode_task(task)) + 37 + 2  # and two for the length of a longer array
 
+    @pytest.mark.parametrize("stored", [b"c", b"c" * 24, b"c" * 26])
+    def test_a_trace_context_of_another_length_is_none_and_the_task_can_be_called(self, stored: bytes) -> None:
+        task = a_task(trace_context=stored)
+        read = decode_task(task.id, encode_task(task))
+        assert (read.trace_context, read.content) == (b"", task.content)
+
     @given(tasks(), st.data())
     def test_a_truncated_body_is_unreadable(self, task: Task, data: st.DataObject) -> None:
         body = encode_task(task)
