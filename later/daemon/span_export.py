@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from later.config import Config
+from later.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from later.tracing.provider import SpanProvider
@@ -23,7 +24,10 @@ def open_span_provider(config: Config, instance: str) -> SpanProvider | None:
     """
     if config.otlp is None:
         return None
-    open_provider = importlib.import_module("later.tracing.provider").open_provider
+    try:
+        open_provider = importlib.import_module("later.tracing.provider").open_provider
+    except ValueError as error:  # it reads some variables when it is imported
+        raise ConfigError(f"--otlp: the environment of OpenTelemetry (OTEL_…) is wrong: {error}") from error
     provider: SpanProvider = open_provider(
         config.otlp,
         instance,

@@ -7,7 +7,11 @@ import logging
 import structlog
 
 LOGGER = "opentelemetry"
+HEADERS_LOGGER = "opentelemetry.util.re"
+"""The logger of what reads headers from the environment. It quotes those that are wrong, which may be secret."""
 LOG_EVERY_S = 60.0
+MAX_REASON = 500
+"""The length of a reason in the log: it may quote what a collector has answered."""
 
 log = structlog.get_logger("later.tracing")
 
@@ -21,13 +25,15 @@ class ExportLog(logging.Handler):
         self._not_logged = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._logged_at is not None and record.created - self._logged_at < LOG_EVERY_S:
+        if record.name == HEADERS_LOGGER:  # the exporter refuses them
+            return
+        if self._logged_at is not None and 0 <= record.created - self._logged_at < LOG_EVERY_S:
             self._not_logged += 1
             return
         self._logged_at = record.created
         count, self._not_logged = self._not_logged, 0
         try:
-            log.warning("traces not exported", reason=record.getMessage(), not_logged=count)
+            log.warning("traces not exported", reason=record.getMessage()[:MAX_REASON], not_logged=count)
         except Exception:
             self.handleError(record)
 

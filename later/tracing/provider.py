@@ -13,7 +13,6 @@ from contextlib import suppress
 from threading import Thread
 
 import structlog
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
@@ -22,6 +21,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from later import __version__
 from later.core.errors import ConfigError
 from later.tracing.export_log import ExportLog
+from later.tracing.exporter import build_exporter
 from later.tracing.spans import SpanRecorder
 
 TRACES_PATH = "/v1/traces"
@@ -53,12 +53,12 @@ class SpanProvider:
         ExportLog().install()
         own = {"service.name": "later", "service.version": __version__, "service.instance.id": instance}
         resource = Resource.create(own).merge(OTELResourceDetector().detect())  # the environment's are the operator's
-        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
-        tracer = self._provider.get_tracer("later", __version__)
         self.recorder: SpanRecorder | None = None
-        if not isinstance(tracer, Tracer):
-            return
         try:
+            self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+            tracer = self._provider.get_tracer("later", __version__)
+            if not isinstance(tracer, Tracer):
+                return
             self._provider.add_span_processor(BatchSpanProcessor(build_exporter()))
         except (ValueError, RuntimeError, OSError) as error:
             raise ConfigError(f"--otlp: the environment of OpenTelemetry (OTEL_…) is wrong: {error}") from error
@@ -87,4 +87,4 @@ def open_provider(url: str, instance: str, *, share: float, is_child: bool, now_
     """Return the provider that exports to the collector at `url`. Raises ConfigError."""
     endpoint = url if url.endswith(TRACES_PATH) else url + TRACES_PATH
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    return SpanProvider(lambda: OTLPSpanExporter(endpoint), instance, share=share, is_child=is_child, now_ns=now_ns)
+    return SpanProvider(lambda: build_exporter(endpoint), instance, share=share, is_child=is_child, now_ns=now_ns)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -20,16 +20,6 @@ from later.tracing import provider
 from later.tracing.export_log import LOG_EVERY_S, LOGGER, ExportLog
 from later.tracing.provider import SpanProvider, open_provider
 from tests.builders import a_task
-
-
-@pytest.fixture(autouse=True)
-def own_logger() -> Iterator[None]:
-    """Give the logger of OpenTelemetry back as it was."""
-    logger = logging.getLogger(LOGGER)
-    handlers, propagates, interval_s = logger.handlers[:], logger.propagate, sys.getswitchinterval()
-    yield
-    logger.handlers[:], logger.propagate = handlers, propagates
-    sys.setswitchinterval(interval_s)
 
 
 class FakeExporter(SpanExporter):
@@ -96,9 +86,13 @@ def test_the_environment_may_disable_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert a_provider(FakeExporter()).recorder is None
 
 
-def test_a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
-    with pytest.raises(ConfigError, match=r"--otlp: the environment of OpenTelemetry .* max_queue_size"):
+@pytest.mark.parametrize(
+    ("variable", "named"),
+    [("OTEL_BSP_MAX_QUEUE_SIZE", "max_queue_size"), ("OTEL_SPAN_LINK_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT")],
+)
+def test_a_wrong_variable_is_told(variable: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "-1")
+    with pytest.raises(ConfigError, match=f"--otlp: the environment of OpenTelemetry .* {named}"):
         a_provider(FakeExporter())
 
 
@@ -109,7 +103,7 @@ async def test_an_exporter_of_a_collector_is_made_without_a_call(monkeypatch: py
         endpoints.append(endpoint)
         return FakeExporter()
 
-    monkeypatch.setattr(provider, "OTLPSpanExporter", build)
+    monkeypatch.setattr(provider, "build_exporter", build)
     for url in ("http://a:4318", "http://a:4318/v1/traces", "http://a/otlp"):
         await open_provider(url, "i", share=1.0, is_child=False, now_ns=time.time_ns).stop()
     assert endpoints == ["http://a:4318/v1/traces", "http://a:4318/v1/traces", "http://a/otlp/v1/traces"]
@@ -124,11 +118,12 @@ def test_what_opentelemetry_logs_is_a_warning_once_a_minute() -> None:
         handler.handle(record)
 
     with capture_logs() as logs:
-        for at_s in (0.0, 1.0, LOG_EVERY_S - 1, LOG_EVERY_S):
+        for at_s in (0.0, 1.0, LOG_EVERY_S - 1, LOG_EVERY_S, -3600.0):  # at last, the machine's clock is set back
             warn(at_s, f"at {at_s:g}")
     assert [(event["log_level"], event["reason"], event["not_logged"]) for event in logs] == [
         ("warning", "Failed: at 0", 0),
         ("warning", "Failed: at 60", 2),
+        ("warning", "Failed: at -3600", 0),
     ]
 
 
