@@ -21,6 +21,7 @@ EXPORTS_AT_ONCE = {"OTEL_BSP_SCHEDULE_DELAY": "50"}
 class CollectedSpan(NamedTuple):
     """A span as it was exported."""
 
+    began_ns: int
     name: str
     trace_id: str
     span_id: str
@@ -53,7 +54,8 @@ class Collector:
         return f"http://127.0.0.1:{self.port}"
 
     def named(self, name: str) -> list[CollectedSpan]:
-        return [span for span in self.spans if span.name == name]
+        """Return the spans of this name in the order in which they began: each process exports its own when it will."""
+        return sorted((span for span in self.spans if span.name == name), key=lambda span: span.began_ns)
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         self.paths.add(request.path)
@@ -71,6 +73,7 @@ class Collector:
 
 def _collected(span: Span) -> CollectedSpan:
     return CollectedSpan(
+        began_ns=span.start_time_unix_nano,
         name=span.name,
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
