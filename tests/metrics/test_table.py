@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from later.api.routes import ROUTES, Route
 from later.core import address_guard
@@ -237,7 +238,10 @@ def test_of_the_exemplars_of_several_processes_the_latest_remains_in_its_bucket(
         number: msgspec.convert(msgspec.to_builtins(metrics.process_samples()), MetricSamples)
         for number, metrics in ((1, first), (2, second))
     }
-    lines = daemon.exposition(running, "application/openmetrics-text").text.splitlines()
-    assert [line for line in lines if " # {" in line] == [
+    text = daemon.exposition(running, "application/openmetrics-text").text
+    families = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]  # prometheus_client's
+    samples = [sample for family in families for sample in family.samples]
+    assert [sample.exemplar.labels for sample in samples if sample.exemplar] == [{"trace_id": "a" * 32}]
+    assert [line for line in text.splitlines() if " # {" in line] == [
         'later_lateness_seconds_bucket{held="no",le="0.025"} 2.0 # {trace_id="' + "a" * 32 + '"} 0.02 2.0'
     ]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any, cast
+
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, Tracer
 
 from later.core.errors import LaterError, StoreDown
 from later.core.origin import Origin
@@ -11,6 +14,7 @@ from later.core.policy import Policy
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task, headers_of_call
 from later.delivery.http_client import LocalFault
+from later.tracing.spans import SpanRecorder
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
 from tests.tracing.recorded_spans import CALLER, CONTEXT, RecordedSpans, ids_of
@@ -140,6 +144,34 @@ async def test_a_settle_that_the_store_never_answers_is_no_event(
     worker.store.tasks.settle = be_down  # type: ignore[method-assign]  # the store of this test alone
     await worker.work()
     assert [(span.events, "later.verdict" in span.attributes) for span in spans.ended] == [(["claim", "reply"], False)]
+
+
+async def test_no_fault_of_a_span_disturbs_its_delivery(store: StoreFixture) -> None:
+    class FaultySpan(NonRecordingSpan):
+        """A span whose methods fail after `calls_left` calls."""
+
+        calls_left = 0
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("add_event", "set_attribute", "set_status", "end", "get_span_context"):
+                FaultySpan.calls_left -= 1
+                if FaultySpan.calls_left < 0:
+                    raise RuntimeError("the span is broken")
+            return super().__getattribute__(name)
+
+    class FaultyTracer:
+        def start_span(self, *arguments: Any, **named: Any) -> Span:
+            return FaultySpan(SpanContext(1, 1, is_remote=False))
+
+    recorder = SpanRecorder(cast(Tracer, FaultyTracer()), share=1.0, is_child=False, now_ns=lambda: NOW)
+    for calls_left in range(12):
+        await store.tasks.create([task := a_task(trace_context=CONTEXT)])
+        sender, FaultySpan.calls_left = TracedSender(FAILED), calls_left
+        worker = ManualWorker(store, sender, span_recorder=recorder)
+        await worker.work()
+        await worker.work_until(NOW + 20_000, 10_000)
+        assert (await worker.is_gone(task), len(sender.sent), worker.deliveries.is_idle) == (True, 2, True)
+        assert worker.metrics.registry.get_sample_value("later_delivery_faults_total") == 0
 
 
 async def test_lateness_and_duration_have_the_trace_as_their_exemplar(store: StoreFixture) -> None:
