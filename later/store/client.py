@@ -15,6 +15,7 @@ import redis.exceptions as errors
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
+from later.address_types import Address
 from later.core.clock import Clock
 from later.core.errors import STORE_FULL_REASON, LaterError, StoreDown, StoreFault, StoreFull
 from later.store.connections import Connections, RoundTrip, UncheckedServer
@@ -80,6 +81,8 @@ class StoreClient:
         self._checking = asyncio.Lock()
         self._checked: set[str] = set()
         """Run ids of the servers that have passed the check."""
+        if self._connections.sentinels is not None:
+            self._connections.sentinels.on_failover.append(self._forget_checks)
 
     async def open(self) -> None:
         """Check the store, unless that has been done.
@@ -154,6 +157,10 @@ class StoreClient:
     async def aclose(self) -> None:
         await self._connections.aclose()
         await self._redis.aclose()
+
+    async def _forget_checks(self, before: Address, now: Address) -> None:
+        """Check the new primary, also if it was one before: its settings may have changed meanwhile."""
+        self._checked.clear()
 
     async def _check_unless(self, is_done: Callable[[], bool], servers: Container[str] | None = None) -> None:
         """Check one of some servers, by their run ids (None: any), unless that has been done."""

@@ -157,10 +157,15 @@ async def test_the_clock_of_the_new_primary_counts_at_once(service: SentinelServ
     assert clock.is_steady()
 
 
-async def test_a_new_primary_that_evicts_is_refused(service: SentinelService, client: StoreClient) -> None:
+@pytest.mark.parametrize("was_checked_before", [False, True])
+async def test_a_new_primary_that_evicts_is_refused(
+    service: SentinelService, client: StoreClient, was_checked_before: bool
+) -> None:
     for address in service.replicas:
         with service.connect(address) as replica:
             replica.config_set("maxmemory-policy", "allkeys-lru")
+            if was_checked_before:
+                client._checked.add(replica.info("server")["run_id"])
     noticed = next_failover(client)
     await asyncio.to_thread(service.fail_over)
     await noticed
