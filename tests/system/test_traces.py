@@ -133,6 +133,7 @@ def test_a_collector_may_have_a_certificate_of_an_authority_of_its_own(
         with run_up(folder, data, "--otlp", url, env=env) as up:
             create_traced(up.url, receiver)
             wait_until(lambda: collector.named("deliver order"), "the delivery is exported")
+            assert up.stop() == 0  # killed, it would leave a connection that the collector cannot end as TLS wants it
 
 
 def test_of_tasks_without_a_trace_a_share_is_traced(
