@@ -56,7 +56,7 @@ def create_traced(url: str, receiver: Receiver, **fields: object) -> str:
     return str(answer.body["id"])
 
 
-@pytest.mark.parametrize("parent", ["link", "child"])
+@pytest.mark.parametrize(("parent", "processes"), [("link", 2), ("child", 1)], indirect=["processes"])
 def test_a_task_is_followed_from_its_caller_to_its_receiver_over_a_kill_a_retry_and_a_redrive(
     parent: str, folder: Path, data: Path, receiver: Receiver, collector: Collector
 ) -> None:
@@ -96,6 +96,7 @@ def assert_nothing_secret(collector: Collector) -> None:
     canaries.check(exported, "what a collector got")
 
 
+@pytest.mark.parametrize("processes", [2], indirect=True)
 def test_serve_and_worker_trace_what_they_do_each_and_environment_variables_reach_the_collector(
     folder: Path, data: Path, receiver: Receiver, collector: Collector
 ) -> None:
@@ -121,6 +122,7 @@ def test_serve_and_worker_trace_what_they_do_each_and_environment_variables_reac
     assert {headers["x-tenant"] for headers in collector.headers} == {"shop"}
 
 
+@pytest.mark.parametrize("processes", [1], indirect=True)
 def test_a_collector_may_have_a_certificate_of_an_authority_of_its_own(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
@@ -169,7 +171,7 @@ def test_metrics_lead_to_traces(folder: Path, data: Path, receiver: Receiver, co
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("fault", ["away", "hangs"])
+@pytest.mark.parametrize(("fault", "processes"), [("away", 1), ("hangs", 2)], indirect=["processes"])
 def test_a_collector_that_takes_nothing_delays_neither_deliveries_nor_the_stop(
     fault: str, folder: Path, data: Path, receiver: Receiver, collector: Collector, processes: int
 ) -> None:
@@ -178,9 +180,9 @@ def test_a_collector_that_takes_nothing_delays_neither_deliveries_nor_the_stop(
     receiver.rules["/"] = delayed(0.01)
     queue = {"OTEL_BSP_MAX_QUEUE_SIZE": "150", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "100"}
     with run_up(folder, data, "--otlp", url, env={**EXPORTS_AT_ONCE, **queue}) as up:
-        tasks = build_tasks(1000, receiver.url(), time.time() + 1, 500)
+        tasks = build_tasks(600, receiver.url(), time.time() + 1, 500)
         create_many(up.url, tasks)
-        wait_until(lambda: len(receiver.ids) == 1000, "every task is delivered", 60)
+        wait_until(lambda: len(receiver.ids) == 600, "every task is delivered", 60)
         late_s = sorted(call.lateness for call in receiver.calls)
         wait_until(lambda: any(event["event"] == "traces not exported" for event in up.events()), "it is logged", 30)
         began = time.monotonic()
@@ -212,6 +214,7 @@ def test_without_the_option_nothing_of_opentelemetry_is_needed(folder: Path, dat
         assert receiver.calls[0].headers["traceparent"] == CALLER
 
 
+@pytest.mark.parametrize("processes", [1], indirect=True)
 @pytest.mark.parametrize("command", ["up", "serve", "worker", "dev"])
 def test_where_the_extra_is_missing_the_option_says_what_to_install(
     command: str, monkeypatch: pytest.MonkeyPatch
