@@ -26,6 +26,8 @@ def test_what_was_accepted_is_delivered_though_the_primary_dies(folder: Path, re
             run_daemon("worker", folder, *options, "--timeout", "2", "--lease", "4") as first,
             run_daemon("worker", folder, *options, "--timeout", "2", "--lease", "4") as second,
         ):
+            for daemon in (serve, first, second):
+                _ = daemon.url  # it listens, so it has used the first primary: only then it notices a failover
             with run_creating_clients(serve.url, receiver.url()) as clients:
                 time.sleep(UNDER_LOAD_S)
                 killed_at = time.time()
