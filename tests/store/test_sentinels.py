@@ -36,6 +36,13 @@ def service(tmp_path: Path) -> Iterator[SentinelService]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def steady_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelService]:
+    """A service that no test changes: its sentinels take seconds to know each other."""
+    with run_sentinel_service(tmp_path_factory.mktemp("steady")) as running:
+        yield running
+
+
 @asynccontextmanager
 async def client_of(url: str, timeout_s: float = TIMEOUT_S) -> AsyncIterator[StoreClient]:
     clock = Clock(time.monotonic, time.time)
@@ -191,34 +198,34 @@ async def test_without_a_sentinel_the_error_says_why(service: SentinelService) -
             await client.execute("set", WRITE)
 
 
-async def test_an_unknown_service_is_named(service: SentinelService) -> None:
-    async with client_of(url_of(list(service.sentinels), "nobody"), timeout_s=1) as client:
+async def test_an_unknown_service_is_named(steady_service: SentinelService) -> None:
+    async with client_of(url_of(list(steady_service.sentinels), "nobody"), timeout_s=1) as client:
         with pytest.raises(StoreDown, match='the sentinels watch no service "nobody"'):
             await client.execute("set", WRITE)
 
 
-async def test_a_replica_is_never_used_whoever_names_it(service: SentinelService) -> None:
-    replica = service.replicas[0]
+async def test_a_replica_is_never_used_whoever_names_it(steady_service: SentinelService) -> None:
+    replica = next(address for address in steady_service.servers if address != steady_service.primary())
     async with lying_sentinel(replica) as first, lying_sentinel(replica) as second:
         async with client_of(url_of([first, second]), timeout_s=1) as client:
             with pytest.raises(StoreDown, match=f"{replica} is a slave, not the primary"):
                 await client.execute("set", WRITE)
-        async with client_of(url_of([first, second, *service.sentinels][:3])) as client:
+        async with client_of(url_of([first, second, *steady_service.sentinels][:3])) as client:
             await client.execute("set", WRITE)
-            assert sentinels_of(client).used == service.first
+            assert sentinels_of(client).used == steady_service.primary()
             await asyncio.sleep(1.5)  # the watch asks meanwhile, and goes on to believe nobody who names a replica
-            assert sentinels_of(client).used == service.first
+            assert sentinels_of(client).used == steady_service.primary()
 
 
-async def test_a_server_that_cannot_be_reached_is_passed_over(service: SentinelService) -> None:
+async def test_a_server_that_cannot_be_reached_is_passed_over(steady_service: SentinelService) -> None:
     nowhere = Address(HOST, 1)
     async with (
         lying_sentinel(nowhere) as first,
         lying_sentinel(nowhere) as second,
-        client_of(url_of([first, second, *service.sentinels][:3])) as client,
+        client_of(url_of([first, second, *steady_service.sentinels][:3])) as client,
     ):
         await client.execute("set", WRITE)
-        assert sentinels_of(client).used == service.first
+        assert sentinels_of(client).used == steady_service.primary()
 
 
 async def test_passwords_of_servers_and_of_sentinels_differ(tmp_path: Path) -> None:
@@ -249,13 +256,13 @@ async def test_all_who_wait_while_no_primary_is_found_hear_why(service: Sentinel
         assert [str(error) for error in failed if "the store cannot be reached: " not in str(error)] == []
 
 
-async def test_a_store_that_is_closed_while_it_connects_leaves_no_tasks(service: SentinelService) -> None:
+async def test_a_store_that_is_closed_while_it_connects_leaves_no_tasks(steady_service: SentinelService) -> None:
     async def write_or_fail(client: StoreClient) -> None:
         with suppress(StoreDown):
             await client.execute("set", WRITE)
 
     for step in range(12):
-        async with client_of(service.url) as client:
+        async with client_of(steady_service.url) as client:
             writes = [asyncio.create_task(write_or_fail(client)) for _ in range(3)]
             await asyncio.sleep(0.002 * step)
         await asyncio.gather(*writes)
