@@ -7,13 +7,15 @@ from pathlib import Path
 
 from tests.sentinel_service import run_sentinel_service
 from tests.system.api_client import get, post
-from tests.system.creating_clients import run_creating_clients
+from tests.system.creating_clients import CLIENTS, DELAY_S, run_creating_clients
 from tests.system.daemons import Daemon, run_command, run_daemon
 from tests.system.receivers import Receiver
 from tests.system.stores import count_tasks
 from tests.system.waiting import wait_until
 
-UNDER_LOAD_S = 1.0
+UNDER_LOAD_S = 2.0
+LOST_S = 0.5
+"""Tasks that were sent in this time before the death of a primary may be lost: it answers before replicas have them."""
 BEFORE_S, AFTER_S = 0.5, 8.0
 """Tasks that arrived in this time around the death of a primary may arrive again: their settle was lost with it."""
 
@@ -32,10 +34,12 @@ def test_what_was_accepted_is_delivered_though_the_primary_dies(folder: Path, re
                 time.sleep(UNDER_LOAD_S)
                 killed_at = time.time()
                 service.kill(service.first)
+                dead_at = time.time()
                 newest = service.wait_for_another(service.first)
                 accepted = len(clients.accepted)
                 wait_until(lambda: len(clients.accepted) > accepted + 20, "creates continue")
-            wait_until(lambda: receiver.ids >= clients.accepted.keys(), "every accepted task is delivered")
+            at_risk = {id for id, due_at in clients.accepted.items() if killed_at - LOST_S < due_at - DELAY_S < dead_at}
+            wait_until(lambda: receiver.ids >= clients.accepted.keys() - at_risk, "what was accepted is delivered")
             with service.connect(newest) as primary:
                 wait_until(lambda: count_tasks(primary, 4) == 0, "every delivery is settled", 60)
             for daemon in (serve, first, second):
@@ -43,6 +47,7 @@ def test_what_was_accepted_is_delivered_though_the_primary_dies(folder: Path, re
                 assert (event["before"], event["now"]) == (str(service.first), str(newest))
                 assert 1 <= _failovers(daemon) <= max(1, len(daemon.children()))
             assert get(serve.url, "/readyz").status == 200
+    assert len(clients.accepted.keys() - receiver.ids) <= CLIENTS, "each has one create under way"
     assert [c for c in receiver.calls if c.arrived < clients.accepted[c.id]] == []
     repeated = [first_call.arrived for first_call, _ in receiver.repeated_calls()]
     assert [at for at in repeated if not killed_at - BEFORE_S < at < killed_at + AFTER_S] == []
