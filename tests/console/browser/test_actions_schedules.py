@@ -80,6 +80,7 @@ def test_what_fails_is_told(console: ConsolePage, changed: Daemon, schedule: str
 
 def test_a_schedule_that_is_gone_is_told(console: ConsolePage, changed: Daemon, schedule: str) -> None:
     console.go_to("/console/schedules")
+    console.page.keyboard.press("p")  # the row would go with the next look at the list
     console.may_fail = True
     assert call(changed.url, "DELETE", f"/schedules/{schedule}").status == 200
     press(console, schedule, "Pause")
