@@ -227,8 +227,9 @@ class Model:
         model_task = self.tasks.get(id)
         if model_task is None or model_task.bucket in (Bucket.UNACK, Bucket.DEAD):
             return "missing" if model_task is None else model_task.bucket
-        model_task.task = edit(model_task.task, changes, NO_POLICIES, now)
-        self._refresh_expiry(model_task)
+        expired_at, model_task.task = model_task.task.expires_at, edit(model_task.task, changes, NO_POLICIES, now)
+        if model_task.task.expires_at != expired_at:  # else its entry stays, which `expire` may have put off in flight
+            self._refresh_expiry(model_task)
         if changes.sets_due_time:
             before, model_task.bucket, model_task.score = model_task.bucket, Bucket.DELAY, model_task.task.execute_at
             if model_task.first_due is not None:
