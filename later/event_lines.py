@@ -2,7 +2,7 @@
 
 structlog's processors take 13 µs of CPU for such an event, half as long as the request itself. These events hold only
 numbers and words that `later` chose, so there is nothing to hide or to escape. Their lines are formatted together, and
-written at once, in the next turn of the event loop.
+written at once, some milliseconds later.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import msgspec
 from later.core.clock import rfc3339
 
 _encode = msgspec.json.Encoder().encode
+FLUSH_AFTER_S = 0.05
+"""How long a line waits for others: a write of each turn of the event loop would take as long as all else."""
 _EVENT_WIDTH, _LEVEL_WIDTH = 30, 9
 """The columns of structlog's output for people, which these lines stand among."""
 
@@ -56,7 +58,7 @@ class EventLines:
         if level < self._least:
             return
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self.flush)
+            asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self.flush)
         name = logging.getLevelName(level).lower()
         self._waiting.append((time.time(), {**fields, "event": event, "level": name, **self._process}))
 
