@@ -182,6 +182,7 @@ def test_what_comes_late_does_not_change_the_question(console: ConsolePage, chan
     console.go_to(f"/console/topics/{topic}")
     console.button("Purge…").click()
     question = console.expect_question("Remove tasks for good?")
+    expect_of(question.get_by_role("button", name="Remove 1")).to_be_visible()  # it has counted them
     put_waiting(changed.url, topic, 1)
     expect_of(console.page.locator(".tile", has_text="Waiting").locator(".tile-number")).to_have_text("2")
     expect_of(question.get_by_role("button", name="Remove 1")).to_be_visible()
