@@ -33,7 +33,8 @@ API, RECEIVER = "http://127.0.0.1:8080", "http://127.0.0.1:8888/"
 MAX_LATENESS_S = 10.0
 """How late the output after a sleep may be on a busy machine."""
 CHANGE = re.compile(r"later \w+ (set|unset|pause|resume) |curl .*-X ")
-CREATE = re.compile(r"later create |curl .*/create ")
+USE = re.compile(r"later create |curl .*/create |curl .*/forecast")
+"""Commands whose answer depends on the policies that the answering process knows."""
 
 
 class Example(NamedTuple):
@@ -68,7 +69,7 @@ def _line_pattern(line: str) -> str:
 class DocumentShell:
     """Runs documented commands and prints the documented addresses in their output.
 
-    Nothing is created until every process has seen the last change, `seen_within_s` later.
+    No policy is used until every process has seen the last change, `seen_within_s` later.
     """
 
     def __init__(self, api: str, receiver: str, seen_within_s: float) -> None:
@@ -86,7 +87,7 @@ class DocumentShell:
         return printed
 
     def run(self, command: str) -> str:
-        if CREATE.match(command):
+        if USE.match(command):
             time.sleep(max(0, self._seen_at - time.monotonic()))
         program, *arguments = shlex.split(command.replace(API, self._api).replace(RECEIVER, self._receiver))
         printed = {"later": self._later, "curl": _curl, "sleep": _sleep}[program](arguments)
