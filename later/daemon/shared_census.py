@@ -13,6 +13,7 @@ from later.core.errors import LaterError, StoreDown
 from later.core.snapshot import Snapshot
 from later.daemon.census import Census
 from later.store.open import Store
+from later.store.unwaited import retrieve_error
 
 log = structlog.get_logger("later.daemon")
 
@@ -112,7 +113,7 @@ class SharedCensus:
         if self._update is None or self._update.done():
             self._update = asyncio.create_task(self._run_update(period_ms))
             self._update_began_s = self._store.clock.monotonic()
-            self._update.add_done_callback(_retrieve_error)
+            self._update.add_done_callback(retrieve_error)
         return self._update
 
     async def _run_update(self, period_ms: int) -> None:
@@ -190,9 +191,3 @@ def _is_too_old(snapshot: Snapshot, now: int) -> bool:
     """
     age_ms = now - snapshot.at
     return not snapshot.is_usable(now) or age_ms >= max(TOO_OLD_MS, 2 * snapshot.period_ms(WATCHED_PERIOD_MS))
-
-
-def _retrieve_error(update: asyncio.Task[None]) -> None:
-    """Mark the error of an update as retrieved: perhaps no caller waits for it."""
-    if not update.cancelled():
-        update.exception()

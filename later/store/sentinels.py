@@ -17,6 +17,7 @@ import structlog
 from redis.asyncio.connection import AbstractConnection
 
 from later.address_types import Address
+from later.store.unwaited import retrieve_error
 
 log = structlog.get_logger("later.sentinels")
 
@@ -131,7 +132,7 @@ class Sentinels:
         asking = self._asking
         if asking is None or asking.done():
             asking = self._asking = asyncio.create_task(self._ask_all())
-            asking.add_done_callback(_retrieve_error)
+            asking.add_done_callback(retrieve_error)
         await asyncio.wait([asking])
         if asking.cancelled():
             raise errors.ConnectionError("the store was closed")
@@ -262,12 +263,6 @@ def rank(opinions: Iterable[Opinion]) -> list[Address]:
             votes[opinion.primary] += 1
             epochs[opinion.primary] = max(opinion.epoch, epochs.get(opinion.primary, 0))
     return sorted(votes, key=lambda address: (-votes[address], -epochs[address], address))
-
-
-def _retrieve_error(asking: asyncio.Task[list[Address]]) -> None:
-    """Mark the error as retrieved: perhaps no caller waits for it any more."""
-    if not asking.cancelled():
-        asking.exception()
 
 
 def _describe(answer: Opinion | BaseException) -> str:

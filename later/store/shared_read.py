@@ -9,6 +9,7 @@ from typing import Any
 from later.core.errors import LaterError, StoreDown, StoreFault
 from later.store.client import StoreClient
 from later.store.scripts import Command
+from later.store.unwaited import retrieve_error
 
 FRESH_S = 1.5
 """Policies, keys and rotations read longer ago are read again before they are used: a change takes effect soon."""
@@ -81,7 +82,7 @@ class SharedRead:
 
         def finish(reading: asyncio.Task[None]) -> None:
             self._reading = None
-            _retrieve_error(reading)
+            retrieve_error(reading)
 
         self._reading = asyncio.create_task(self._run(answer, self._monotonic()))
         self._reading.add_done_callback(finish)
@@ -112,7 +113,7 @@ class JointRead:
         reads = [read for read in self._reads if not read.is_running]
         commands = [read.command() for read in reads]
         round_trip = asyncio.create_task(self._client.execute_each_timed("refresh", commands))
-        round_trip.add_done_callback(_retrieve_error)
+        round_trip.add_done_callback(retrieve_error)
 
         async def find_answer(index: int) -> Any:
             answer = (await round_trip)[index]
@@ -146,7 +147,7 @@ class PacedRead:
         """Wait for a read that begins now or later. Raises: as `read`; StoreDown if it takes too long."""
         if self._next is None:
             self._next = asyncio.create_task(self._run())
-            self._next.add_done_callback(_retrieve_error)
+            self._next.add_done_callback(retrieve_error)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await asyncio.shield(self._next)
@@ -164,9 +165,3 @@ class PacedRead:
             finally:
                 pause_s = REREAD_SHARE * (loop.time() - began)
                 self._free_at = began + min(max(pause_s, REREAD_EVERY_S), MAX_REREAD_PAUSE_S)
-
-
-def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Mark the error of a task as retrieved: perhaps no caller waits any more."""
-    if not task.cancelled():
-        task.exception()
