@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-import structlog
 from aiohttp import hdrs, web
 
 from later.api.authorization import CALLER
@@ -19,15 +18,8 @@ LOG_EVERY_S = 1.0
 """Errors of one status are logged once in this time at most: callers must not fill the log."""
 OTHER_METHOD = "other"
 
-log = structlog.get_logger("later.requests")
-
-
 AddEvent = Callable[[int, str, Mapping[str, object]], None]
 """Logs an event: its level (as in `logging`), its name and its fields."""
-
-
-def _add_to_log(level: int, event: str, fields: Mapping[str, object]) -> None:
-    log.log(level, event, **fields)
 
 
 class AccessLog:
@@ -37,7 +29,7 @@ class AccessLog:
     returns seconds.
     """
 
-    def __init__(self, *, logs_all: bool, monotonic: Callable[[], float], add_event: AddEvent = _add_to_log) -> None:
+    def __init__(self, *, logs_all: bool, monotonic: Callable[[], float], add_event: AddEvent) -> None:
         self._logs_all = logs_all
         self._monotonic = monotonic
         self._add_event = add_event

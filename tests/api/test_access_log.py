@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from later.api.access_log import AccessLog
@@ -28,7 +29,11 @@ def requests(logs: list[MutableMapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def an_access_log(seconds: Seconds | None = None, *, logs_all: bool = True) -> AccessLog:
-    return AccessLog(logs_all=logs_all, monotonic=seconds or Seconds())
+    return AccessLog(logs_all=logs_all, monotonic=seconds or Seconds(), add_event=add_to_log)
+
+
+def add_to_log(level: int, event: str, fields: Mapping[str, object]) -> None:
+    structlog.get_logger().log(level, event, **fields)
 
 
 async def test_each_request_is_an_event_with_what_an_operator_asks_for() -> None:
