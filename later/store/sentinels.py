@@ -76,11 +76,6 @@ class Sentinels:
         """The primary to which a connection was made last."""
         return self._used
 
-    @property
-    def known(self) -> list[Address]:
-        """The sentinels: those that were named at the start, and those that they have named since."""
-        return list(self._sentinels)
-
     async def candidates(self) -> list[Address]:
         """Return the addresses to try as the primary's, the likeliest first.
 

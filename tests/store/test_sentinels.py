@@ -184,7 +184,7 @@ async def test_one_sentinel_of_three_is_enough_and_names_the_others(service: Sen
     first = next(iter(service.sentinels))
     async with client_of(url_of([first])) as client:
         await client.execute("set", WRITE)
-        assert sorted(sentinels_of(client).known) == sorted(service.sentinels)
+        assert sorted(sentinels_of(client)._sentinels) == sorted(service.sentinels)
         service.kill(first)
         await lose_connections(client)
         await client.execute("set", WRITE)
