@@ -24,6 +24,7 @@ from later.core.operator_event import (
     OperatorEvent,
     event_task,
 )
+from later.core.overview import HIGH_MEMORY_SHARE, OVERDUE_MS
 from later.core.snapshot import Snapshot, sort_rows
 from later.core.validation import RESERVED_NAMESPACE
 from later.metrics import Metrics
@@ -35,13 +36,6 @@ log = structlog.get_logger("later.events")
 EVENTS_EVERY_MS = 1000
 LOOK_EVERY_MS = 10_000
 """How often the store is asked for events that are due though nothing happens here, such as the rest of a storm."""
-LATE_MS = 60_000
-"""A topic whose oldest task has been due for longer is late, as in the alarm LaterTasksOverdue."""
-FULL_SHARE = 0.8
-"""The part of its maxmemory above which a store is nearly full, as in the alarm LaterStoreMemory.
-
-A store that is full takes no task, so no event either.
-"""
 OLD_MS = 60_000
 """Age from which on a snapshot is old, unless its census takes that long: it may be from before everything was down."""
 MAX_SUBJECTS = 100
@@ -102,14 +96,14 @@ class EventCollector:
         if 1000 * age_s >= snapshot.period_ms(OLD_MS):
             return
         for row in sort_rows(snapshot.rows, "lateness"):
-            if row.oldest_due_at is None or snapshot.at - row.oldest_due_at <= LATE_MS:
+            if row.oldest_due_at is None or snapshot.at - row.oldest_due_at <= OVERDUE_MS:
                 break
             if row.held is Held.NO:
                 late_s = (snapshot.at - row.oldest_due_at) / 1000
                 details = {"lateness_s": late_s, "due": row.due}
                 self.note(EventSubject(EventType.TOPIC_LATE, row.topic), details, age_s=late_s + age_s)
         memory, max_memory = snapshot.store.memory, snapshot.store.max_memory
-        if max_memory and memory > FULL_SHARE * max_memory:
+        if max_memory and memory > HIGH_MEMORY_SHARE * max_memory:  # a full store takes no event either
             self.note(EventSubject(EventType.STORE_FULL), {"memory": memory, "max_memory": max_memory})
 
     def note(
