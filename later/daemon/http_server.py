@@ -60,7 +60,7 @@ class HttpServer:
         move_clock: MoveClock | None = None,
         span_recorder: SpanRecorder | None = None,
     ) -> None:
-        """`move_clock` is what `later dev` moves its clock by. `span_recorder` traces creates."""
+        """`move_clock` moves the clock of a `later dev`. `span_recorder` traces creates."""
         self._config = config
         self._store = store
         self._metrics = metrics

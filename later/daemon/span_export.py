@@ -18,23 +18,22 @@ log = structlog.get_logger("later.daemon")
 
 
 def open_span_provider(config: Config, instance: str) -> SpanProvider | None:
-    """Return what makes and exports the spans of this process, or None without --otlp. Raises ConfigError.
+    """Return the provider of the spans of this process, or None without --otlp. Raises ConfigError.
 
     OpenTelemetry is imported only here: it takes time and memory, and is an extra.
     """
     if config.otlp is None:
         return None
     try:
-        open_provider = importlib.import_module("later.tracing.provider").open_provider
-    except ValueError as error:  # it reads some variables when it is imported
+        provider: SpanProvider = importlib.import_module("later.tracing.provider").open_provider(
+            config.otlp,
+            instance,
+            share=config.trace_sample,
+            is_child=config.trace_parent == "child",
+            now_ns=time.time_ns,
+        )
+    except (ValueError, RuntimeError, OSError) as error:  # it also reads variables when it is imported
         raise ConfigError(f"--otlp: the environment of OpenTelemetry (OTEL_…) is wrong: {error}") from error
-    provider: SpanProvider = open_provider(
-        config.otlp,
-        instance,
-        share=config.trace_sample,
-        is_child=config.trace_parent == "child",
-        now_ns=time.time_ns,
-    )
     if provider.recorder is None:
         log.warning("nothing is traced", reason="OTEL_SDK_DISABLED is set")
     return provider

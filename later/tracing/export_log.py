@@ -1,4 +1,4 @@
-"""What OpenTelemetry logs, in our log: a warning at most once a minute, for a collector may be away for days."""
+"""Warnings that OpenTelemetry logs, written to our log once a minute at most: a collector may be away for days."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import structlog
 
 LOGGER = "opentelemetry"
 HEADERS_LOGGER = "opentelemetry.util.re"
-"""The logger of what reads headers from the environment. It quotes those that are wrong, which may be secret."""
+"""The logger of the parser of headers in the environment. It quotes those that are wrong, which may be secret."""
 LOG_EVERY_S = 60.0
 MAX_REASON = 500
 """The length of a reason in the log: it may quote what a collector has answered."""

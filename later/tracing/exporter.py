@@ -1,4 +1,4 @@
-"""The exporter: what sends spans to a collector by OTLP over HTTP, as the environment says."""
+"""The exporter of spans to a collector by OTLP over HTTP, as the environment says."""
 
 from __future__ import annotations
 

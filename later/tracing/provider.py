@@ -1,4 +1,4 @@
-"""The provider of OpenTelemetry: what makes spans, and exports them to a collector by OTLP over HTTP.
+"""The provider of OpenTelemetry. It makes spans, and exports them to a collector by OTLP over HTTP.
 
 An exporter works in a thread of its own, from a queue with an end: while the collector is away or slow, spans are lost,
 and nothing else.
@@ -19,7 +19,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from later import __version__
-from later.core.errors import ConfigError
 from later.tracing.export_log import ExportLog
 from later.tracing.exporter import build_exporter
 from later.tracing.spans import SpanRecorder
@@ -34,7 +33,7 @@ log = structlog.get_logger("later.tracing")
 
 
 class SpanProvider:
-    """The provider of one process. `recorder` is what makes its spans; None if the environment disables all."""
+    """The provider of one process. `recorder` makes its spans; it is None if the environment disables all."""
 
     def __init__(
         self,
@@ -48,20 +47,17 @@ class SpanProvider:
         """`instance` names the process. The rest is as for `SpanRecorder`.
 
         Raises:
-            ConfigError: a variable of OpenTelemetry in the environment is wrong.
+            ValueError, RuntimeError, OSError: a variable of OpenTelemetry in the environment is wrong.
         """
         ExportLog().install()
         own = {"service.name": "later", "service.version": __version__, "service.instance.id": instance}
         resource = Resource.create(own).merge(OTELResourceDetector().detect())  # the environment's are the operator's
         self.recorder: SpanRecorder | None = None
-        try:
-            self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
-            tracer = self._provider.get_tracer("later", __version__)
-            if not isinstance(tracer, Tracer):
-                return
-            self._provider.add_span_processor(BatchSpanProcessor(build_exporter()))
-        except (ValueError, RuntimeError, OSError) as error:
-            raise ConfigError(f"--otlp: the environment of OpenTelemetry (OTEL_…) is wrong: {error}") from error
+        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+        tracer = self._provider.get_tracer("later", __version__)
+        if not isinstance(tracer, Tracer):
+            return
+        self._provider.add_span_processor(BatchSpanProcessor(build_exporter()))
         self.recorder = SpanRecorder(tracer, share=share, is_child=is_child, now_ns=now_ns)
 
     async def stop(self) -> None:
@@ -84,7 +80,11 @@ class SpanProvider:
 
 
 def open_provider(url: str, instance: str, *, share: float, is_child: bool, now_ns: Callable[[], int]) -> SpanProvider:
-    """Return the provider that exports to the collector at `url`. Raises ConfigError."""
+    """Return the provider that exports to the collector at `url`.
+
+    Raises:
+        ValueError, RuntimeError, OSError: a variable of OpenTelemetry in the environment is wrong.
+    """
     endpoint = url if url.endswith(TRACES_PATH) else url + TRACES_PATH
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     return SpanProvider(lambda: build_exporter(endpoint), instance, share=share, is_child=is_child, now_ns=now_ns)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DeliveryTraces:
-    """Begins the spans of deliveries. Without `--otlp` there is none of this class."""
+    """The spans of deliveries. Without `--otlp` no object of this class is made."""
 
     def __init__(self, recorder: SpanRecorder, metrics: Metrics) -> None:
         self._recorder = recorder
