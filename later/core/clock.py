@@ -7,31 +7,21 @@ use its low end, creates its high end, so no task is ever early.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from datetime import UTC, datetime
 from functools import lru_cache
 
 import msgspec
 
 from later.core.errors import StoreDown
-
-SLACK_MS = 0.1
-"""Added to the high end, because the store cuts its answer to whole microseconds and clocks tick unevenly.
-
-A task that is due at once waits for the whole interval, so it is worth keeping this small: it is a hundred times what
-the store cuts off.
-"""
-
-MAX_WALL_DRIFT_S = 0.05
-"""If wall and monotonic time move apart by more than this, the machine was suspended or its clock was set."""
-
-MAX_DRIFT_MS_PER_S = 1
-"""Drift of a monotonic clock against the store's: twice the 500 ppm that NTP slews at most."""
-
+from later.core.server_clock import ServerClock
 
 MAX_MEASUREMENTS = 3
 """How often the time is measured in a row if the machine's clocks move apart each time. After that it is taken as it is
 known: within an interval that is as wide as they have moved."""
+
+KEEP_S = 10
+"""How long a server is counted that does not answer: it may come back, and its shards may go to another meanwhile."""
 
 MAX_CLOCKS_APART_S = 60
 """Beyond it the store's clock or this machine's is wrong. Receivers accept five minutes."""
@@ -77,19 +67,18 @@ class Interval(msgspec.Struct, frozen=True):
 class Clock:
     """The store's time, measured from time to time and advanced by the monotonic clock in between.
 
-    `monotonic` and `wall` return seconds; they are parameters so that tests can pass their own.
+    A server is whatever names it, and None where there is only one. `monotonic` and `wall` return seconds; they are
+    parameters so that tests can pass their own.
     """
 
     def __init__(self, monotonic: Callable[[], float], wall: Callable[[], float]) -> None:
         self.monotonic = monotonic
         self._wall = wall
-        self._low_ms = 0.0
-        self._width_ms = 0.0
-        self._measured_at: float | None = None
-        self._wall_ahead = 0.0
-        self._is_certain = True
-        """False if the last answer may be wrong: this machine's clocks moved apart while it came, so that nobody knows
-        how old it was, or another server gave it."""
+        self._servers: dict[Hashable, ServerClock] = {}
+        self._missed_since: dict[Hashable, float] = {}
+        """When (s, monotonic) a server first did not answer, of those that have not answered since."""
+        self._before: tuple[ServerClock, float] | None = None
+        """What was known of the primary before this one, and when it was replaced."""
         self.moved_ms = 0
         """How far this clock is ahead of the store's own: 0, but on a store of `later dev`."""
 
@@ -98,50 +87,77 @@ class Clock:
         return self._wall() - self.monotonic()
 
     def observe(
-        self, store_time_us: int, sent_at: float, received_at: float, wall_ahead_then: float | None = None
+        self,
+        store_time_us: int,
+        sent_at: float,
+        received_at: float,
+        wall_ahead_then: float | None = None,
+        *,
+        server: Hashable = None,
     ) -> None:
-        """Record an answer of the store's TIME (µs since the epoch), and when (monotonic) it was sent and received.
+        """Record an answer of a server's TIME (µs since the epoch), and when (monotonic) it was sent and received.
 
         `wall_ahead_then` is `wall_ahead` from when it was sent. While the machine is suspended, only the wall clock
         goes on: an answer that waited for it to wake up is older than the monotonic clock says.
         """
-        wall_ahead = self.wall_ahead()
-        asleep_s = 0.0 if wall_ahead_then is None else wall_ahead - wall_ahead_then
-        low, took_s = store_time_us / 1000 + self.moved_ms, received_at - sent_at + max(asleep_s, 0.0)
-        width = took_s * (1000 + MAX_DRIFT_MS_PER_S) + SLACK_MS
-        if not self._is_more_precise(low, width, received_at):
-            self._low_ms, self._width_ms, self._measured_at = low, width, received_at
-            self._is_certain = abs(asleep_s) <= MAX_WALL_DRIFT_S
-        self._wall_ahead = wall_ahead
+        known = self._servers.get(server)
+        if known is None:
+            known = self._servers[server] = ServerClock()
+        self._missed_since.pop(server, None)
+        known.observe(store_time_us / 1000 + self.moved_ms, sent_at, received_at, self.wall_ahead(), wall_ahead_then)
 
-    def _is_more_precise(self, low: float, width: float, received: float) -> bool:
-        """Return True if the known interval is narrower than this answer's and overlaps it.
+    def forget_silent(self, answered: Collection[Hashable]) -> None:
+        """Forget the servers that have not answered for `KEEP_S`: all were asked now, and these have answered.
 
-        Without this, one slow answer from a busy process would delay every claim by as much.
+        Those that are no primaries any more were not asked, and do not answer. If none answers, all are kept.
         """
-        if self._measured_at is None or not self.is_steady():
-            return False
-        elapsed = received - self._measured_at
-        drift = elapsed * MAX_DRIFT_MS_PER_S
-        known_low = self._low_ms + elapsed * 1000 - drift
-        known_width = self._width_ms + 2 * drift
-        overlaps = known_low <= low + width and low <= known_low + known_width
-        return overlaps and known_width < width
+        if not answered:
+            return
+        now = self.monotonic()
+        for server in self._servers.keys() - set(answered):
+            if now - self._missed_since.setdefault(server, now) >= KEEP_S:
+                del self._servers[server], self._missed_since[server]
 
     def set_moved(self, moved_ms: int) -> None:
         """Be ahead of the store's own clock by this much from now on."""
-        self._low_ms += moved_ms - self.moved_ms
+        for known in self._servers.values():
+            known.move(moved_ms - self.moved_ms)
         self.moved_ms = moved_ms
 
     def distrust(self) -> None:
         """Forget how precisely the time is known: the store is another server now, whose clock may differ."""
-        self._is_certain = False
+        known = self._servers.get(None)
+        if known is not None:
+            self._before = (known.copy(), self.monotonic())
+            known.is_certain = False
+
+    def jump_s(self, store_time_us: int, sent_at: float, received_at: float) -> float | None:
+        """Return by how many seconds the clock of a server that became the primary is ahead of that before it.
+
+        It is known once, from the first answer of its TIME that was asked for after `distrust`. None: not now.
+        """
+        if self._before is None or sent_at < self._before[1]:
+            return None
+        (known, _), self._before = self._before, None
+        return (store_time_us / 1000 + self.moved_ms - known.middle((sent_at + received_at) / 2)) / 1000
+
+    def difference_s(self, server: Hashable, other: Hashable) -> float | None:
+        """Return by how many seconds the clock of a server is ahead of another's; None if one of them is not known."""
+        if server not in self._servers or other not in self._servers:
+            return None
+        now = self.monotonic()
+        return (self._servers[server].middle(now) - self._servers[other].middle(now)) / 1000
+
+    def spread_s(self) -> float:
+        """Return by how many seconds the clocks of the servers differ at most; 0 if there is one, or none is known."""
+        now = self.monotonic()
+        middles = [known.middle(now) for known in self._servers.values()]
+        return (max(middles) - min(middles)) / 1000 if middles else 0.0
 
     def is_steady(self) -> bool:
         """Return True if `now` can be trusted: it was measured, and this machine's clocks have agreed since."""
-        if self._measured_at is None or not self._is_certain:
-            return False
-        return abs(self._wall() - self.monotonic() - self._wall_ahead) <= MAX_WALL_DRIFT_S
+        wall_ahead = self.wall_ahead()
+        return bool(self._servers) and all(known.is_steady(wall_ahead) for known in self._servers.values())
 
     def now(self) -> Interval:
         """Return the store's time now.
@@ -154,11 +170,14 @@ class Clock:
 
     def estimate(self) -> tuple[float, float]:
         """Return the low end and the width of the interval now, in ms with their fractions. Raises StoreDown."""
-        if self._measured_at is None:
+        if not self._servers:
             raise StoreDown("the store's clock could not be read yet")
-        elapsed = self.monotonic() - self._measured_at
-        drift = elapsed * MAX_DRIFT_MS_PER_S
-        return self._low_ms + elapsed * 1000 - drift, self._width_ms + 2 * drift
+        now = self.monotonic()
+        estimates = [known.estimate(now) for known in self._servers.values()]
+        if len(estimates) == 1:
+            return estimates[0]
+        low = min(low for low, _ in estimates)
+        return low, max(low + width for low, width in estimates) - low
 
     def ahead_of_wall_s(self) -> float:
         """Return by how many seconds the store's own clock is ahead of this machine's. Raises StoreDown."""
