@@ -26,6 +26,7 @@ from later.core.errors import LaterError, NotAlive, StoreDown, StoreMismatch
 from later.core.policy import Sign
 from later.daemon.census import Census
 from later.daemon.clock_mover import ClockMover
+from later.daemon.clock_watch import ClockWatch
 from later.daemon.event_sending import build_event_writer, check_events_url
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.heartbeat_sender import HeartbeatSender
@@ -94,10 +95,13 @@ class Service:
             metrics.round_trip_observer,
             self.write_admission_limits if config.runs_api else None,
             count_failover=metrics.store_failovers.inc,
+            note_clock_jump=metrics.store_clocks.jump.set,
             count_follow_ups=metrics.count_follow_ups,
             moves_clock=config.moves_clock,
             keep_failures=config.keep_failures,
         )
+        metrics.store_clocks.spread.set_function(self._store.clock.spread_s)
+        self._clock_watch = ClockWatch()
         self._span_provider = open_span_provider(config, self._instance)
         self._span_recorder = None if self._span_provider is None else self._span_provider.recorder
         self._descriptors = raise_descriptor_limit()
@@ -333,6 +337,7 @@ class Service:
             await self._joint_read.run()
         except StoreMismatch as error:
             self._fail(error)
+        self._clock_watch.check(self._store.clock.spread_s(), time.monotonic())
         return TickResult(0, None)
 
     async def note_keys(self, now: int) -> TickResult:

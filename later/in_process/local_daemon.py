@@ -89,6 +89,7 @@ class LocalDaemon:
             self._instance,
             self._metrics.round_trip_observer,
             count_failover=self._metrics.store_failovers.inc,
+            note_clock_jump=self._metrics.store_clocks.jump.set,
             count_follow_ups=self._metrics.count_follow_ups,
         )
         self._census = SharedCensus(store, Census(store, self._metrics))

@@ -20,6 +20,9 @@ OPENMETRICS_TYPE = "application/openmetrics-text"
 TIMESTAMPS = frozenset({"later_tick_last_success_timestamp_seconds", "process_start_time_seconds"})
 """Metrics that are times: of several processes the earliest counts, where others are summed."""
 
+FURTHEST_FROM_0 = frozenset({"later_store_clock_spread_seconds", "later_store_clock_jump_seconds"})
+"""Metrics that every process measures for itself: of several processes the one that is furthest from 0 counts."""
+
 
 class SampleExemplar(NamedTuple):
     """An observation that stands for others of its bucket: its trace, its value, and its time (Unix, s)."""
@@ -60,6 +63,8 @@ def sum_samples(*processes: MetricSamples) -> MetricSamples:
         before = total.get(key)
         if before is None:
             total[key] = value
+        elif metric in FURTHEST_FROM_0:
+            total[key] = max(before, value, key=abs)
         else:
             total[key] = min(before, value) if metric in TIMESTAMPS else before + value
     return [MetricSample(*key, value, exemplars.get(key)) for key, value in total.items()]

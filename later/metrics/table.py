@@ -32,6 +32,7 @@ from later.metrics.labels import (
     failure_code,
 )
 from later.metrics.samples import CollectorChain, Exposition, MetricSamples, SampleCollector, encode, samples_of
+from later.metrics.store_clocks import StoreClockMetrics
 from later.metrics.store_gauges import StoreGauges
 from later.metrics.topic_activity import TopicActivity
 from later.metrics.topic_labels import TopicCounter, TopicLabels, TotalCounter
@@ -173,11 +174,12 @@ class Metrics:
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
         self.process_kills = counter("later_process_kills", "Processes that were killed because they did not answer.")
         # fmt: on
-        self.activity, self.requests, self.firings, self.consumers = (
+        self.activity, self.requests, self.firings, self.consumers, self.store_clocks = (
             TopicActivity(),
             RequestMetrics(own),
             FiringMetrics(own),
             ConsumerMetrics(own, self._by_topic, self.topics),
+            StoreClockMetrics(own),
         )  # fmt: skip
         ProcessCollector(registry=own)
         self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD if held != PULLED}

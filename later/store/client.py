@@ -98,6 +98,11 @@ class StoreClient:
         return self._connections.new_listener()
 
     @property
+    def max_connections(self) -> int:
+        """How many connections this process opens to a server at most."""
+        return self._connections.max_connections
+
+    @property
     def sentinels(self) -> Sentinels | None:
         """The sentinels that name the primary; None if the store's address is fixed."""
         return self._connections.sentinels

@@ -14,6 +14,7 @@ from weakref import WeakSet
 import hiredis
 import msgspec
 import redis.exceptions as errors
+import structlog
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 
@@ -25,6 +26,8 @@ from later.store.primary import PrimaryLookup, PrimaryPool
 from later.store.schema import parse_info, run_id
 from later.store.scripts import Command
 
+log = structlog.get_logger("later.connections")
+
 pack_command: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub means a tuple of one
 
 MAX_CONNECTIONS = 16
@@ -32,12 +35,18 @@ MAX_CONNECTIONS = 16
 MAX_JOINED_BYTES = 65_536
 """Larger pipelines are sent command by command: joining would copy large bodies once more."""
 
+JUMP_S = 0.1
+"""Where the clock of a new primary differs by more, it is logged: tasks are early or late by as much."""
 
-def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
+
+def connect(
+    url: str, clock: Clock, timeout_s: float, note_jump: Callable[[float], None] = lambda seconds: None
+) -> Redis:
     """Return a redis-py client. Each of its new connections first reads the store's clock.
 
     The address behind a URL may lead to another server with the next connection, and to another clock. A URL of
-    sentinels leads to the primary that they name, which must say itself that it is one.
+    sentinels leads to the primary that they name, which must say itself that it is one. `note_jump` is called after
+    each failover with the seconds by which the clock of the new primary is ahead of that before it.
 
     Raises:
         StoreMismatch: redis-py does not understand the URL, or a file that it names cannot be read.
@@ -47,10 +56,7 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
         await connection.on_connect()
         if isinstance(connection, PrimaryLookup):
             await connection.confirm_primary()
-        sent, wall_ahead = clock.monotonic(), clock.wall_ahead()
-        await connection.send_command("TIME", check_health=False)
-        seconds, micros = await connection.read_response()
-        clock.observe(int(seconds) * 1_000_000 + int(micros), sent, clock.monotonic(), wall_ahead)
+        await _measure_time(connection, clock, note_jump)
 
     async def distrust_clock(before: Address, now: Address) -> None:
         clock.distrust()
@@ -83,6 +89,20 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
     return Redis.from_pool(pool)
 
 
+async def _measure_time(connection: AbstractConnection, clock: Clock, note_jump: Callable[[float], None]) -> None:
+    """Read a server's time on a new connection. If it has just become the primary, tell how far its clock differs."""
+    sent, wall_ahead = clock.monotonic(), clock.wall_ahead()
+    await connection.send_command("TIME", check_health=False)
+    seconds, micros = await connection.read_response()
+    time_us, received = int(seconds) * 1_000_000 + int(micros), clock.monotonic()
+    jump_s = clock.jump_s(time_us, sent, received)
+    clock.observe(time_us, sent, received, wall_ahead)
+    if jump_s is not None:
+        note_jump(jump_s)
+        if abs(jump_s) > JUMP_S:
+            log.warning("store clock jumped", by_s=round(jump_s, 3))
+
+
 class UncheckedServer(StoreDown):
     """The environment's fault: the address leads to a server that has not passed the check. Nothing was sent to it."""
 
@@ -112,7 +132,8 @@ class Connections:
             self.sentinels.on_failover.append(self._leave)
         self._parsers: Mapping[Any, Any] = redis.response_callbacks
         """How redis-py parses the answers of some commands, by the command's name."""
-        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
+        self.max_connections = MAX_CONNECTIONS
+        self._slots = asyncio.Semaphore(self.max_connections)
         self._idle: list[tuple[AbstractConnection, str | None]] = []
         """Connections, and the run ids of their servers, if they were asked for."""
         self._drops = 0

@@ -188,6 +188,7 @@ def connect_store(
     *,
     count_follow_ups: Callable[[str, int], None] = lambda field, count: None,
     count_failover: Callable[[], None] = lambda: None,
+    note_clock_jump: Callable[[float], None] = lambda seconds: None,
     moves_clock: bool = False,
     keep_failures: int = MAX_FAILURES,
 ) -> Store:
@@ -195,6 +196,7 @@ def connect_store(
 
     It is checked before the first command on each server: nothing is written to a store that cannot serve. After that,
     but still before the first command, `after_check` runs. With `moves_clock`, it is a store whose clock is moved.
+    `note_clock_jump` is called as `note_jump` of `connect`.
     """
 
     async def check(execute: Execute) -> str:
@@ -205,7 +207,7 @@ def connect_store(
             await after_check(execute)
         return server
 
-    redis = connect(settings.url, clock, settings.timeout_s)
+    redis = connect(settings.url, clock, settings.timeout_s, note_clock_jump)
     client = StoreClient(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)
     if client.sentinels is not None:
 

@@ -34,12 +34,16 @@ Item = TypeVar("Item")
 
 
 class ServerFacts(NamedTuple):
-    """The server's name, version and memory (bytes; a maximum of 0 is none)."""
+    """The server's name, version and memory (bytes; a maximum of 0 is none), and how many connections it takes at most.
+
+    0 where it does not tell that.
+    """
 
     name: str
     version: str
     memory: int
     max_memory: int
+    max_clients: int = 0
 
 
 class Stats:
@@ -165,6 +169,7 @@ class Stats:
             version=".".join(str(part) for part in version),
             memory=int(info.get("used_memory", 0)),
             max_memory=int(info.get("maxmemory", 0)),
+            max_clients=int(info.get("maxclients", 0)),
         )
 
     async def persistence(self) -> str:

@@ -108,6 +108,35 @@ def test_versions_that_differ_are_told_unless_their_processes_are_gone(capsys: C
     assert "differ" not in capsys.readouterr().out
 
 
+@each_case(("max_clients", "is_warned_of"), [(0, False), (115, True), (116, False), (10_000, False)])
+def test_a_server_that_takes_too_few_connections_is_warned_of(
+    max_clients: int, is_warned_of: bool, capsys: Capture
+) -> None:
+    """One of the two processes is alive."""
+    server = ServerFacts("Valkey", "9.1.2", 1536, 0, max_clients)
+    warning = f"the store takes {max_clients} connections, and these processes may need 116: raise its maxclients"
+    report = store_status(server=server, connections_each=16)
+    status.print_text(report, 2)
+    assert (f"         {warning}\n" in capsys.readouterr().out) is is_warned_of
+    status.print_json(report, 2)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["store"]["max_clients"], printed["warnings"]) == (max_clients, [warning] if is_warned_of else [])
+
+
+@each_case(("spread_s", "warnings"), [
+    (0.0, []), (0.1, []),
+    (0.312, ["the clocks of the store's nodes differ by 0.3 s: tasks are late by as much"]),
+    (20.0, ["the clocks of the store's nodes differ by 20 s: tasks are late by as much"]),
+])  # fmt: skip
+def test_nodes_whose_clocks_differ_are_warned_of(spread_s: float, warnings: list[str], capsys: Capture) -> None:
+    report = store_status(clock_spread_s=spread_s)
+    status.print_json(report, 2)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["store"]["clock_spread_s"], printed["warnings"]) == (spread_s, warnings)
+    status.print_text(report, 2)
+    assert ("differ" in capsys.readouterr().out) is bool(warnings)
+
+
 def test_processes_are_those_of_the_last_hour_whatever_they_told() -> None:
     told = Heartbeat(
         role="serve", version="0.1.0", host="h", processes=1, slots=0, slots_in_use=0, since=1, at=9_000_000,

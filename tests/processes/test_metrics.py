@@ -157,3 +157,14 @@ def test_the_exposition_looks_like_that_of_one_process(totals: ProcessMetrics, a
 def without_process(exposition: Exposition) -> set[str]:
     """Return the series without those of the operating system, which the supervisor has, too."""
     return {line for line in exposition.text.splitlines() if not line.startswith("process_")}
+
+
+def test_of_what_each_process_measures_of_the_clocks_the_furthest_from_0_counts(totals: ProcessMetrics) -> None:
+    one, two = a_process(), a_process()
+    one.store_clocks.spread.set(0.3)
+    two.store_clocks.spread.set(0.2)
+    one.store_clocks.jump.set(0)
+    two.store_clocks.jump.set(-20)
+    values = series(totals, one.process_samples(), two.process_samples())
+    assert values["later_store_clock_spread_seconds"] == 0.3
+    assert values["later_store_clock_jump_seconds"] == -20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import hiredis
 import pytest
 import redis.exceptions as errors
 from redis.asyncio.connection import AbstractConnection
+from structlog.testing import capture_logs
 
 from later.address_types import Address
 from later.core.clock import Clock
@@ -44,11 +45,12 @@ def steady_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sentine
 
 
 @asynccontextmanager
-async def client_of(url: str, timeout_s: float = TIMEOUT_S) -> AsyncIterator[StoreClient]:
+async def client_of(
+    url: str, timeout_s: float = TIMEOUT_S, note_jump: Callable[[float], None] = lambda seconds: None
+) -> AsyncIterator[StoreClient]:
     clock = Clock(time.monotonic, time.time)
-    client = StoreClient(
-        connect(url, clock, timeout_s), clock, timeout_s=timeout_s, check=lambda run: check_store(run, "later", 4)
-    )
+    redis = connect(url, clock, timeout_s, note_jump)
+    client = StoreClient(redis, clock, timeout_s=timeout_s, check=lambda run: check_store(run, "later", 4))
     try:
         yield client
     finally:
@@ -162,6 +164,20 @@ async def test_the_clock_of_the_new_primary_counts_at_once(service: SentinelServ
     assert not clock.is_steady()
     await client.execute("set", WRITE)
     assert clock.is_steady()
+
+
+async def test_a_new_primary_whose_clock_is_another_is_told(service: SentinelService) -> None:
+    jumps: list[float] = []
+    async with client_of(service.url, note_jump=jumps.append) as client:
+        await client.execute("set", WRITE)
+        client._clock._servers[None].move(-20_000)  # as of a primary whose clock was 20 s behind that of the next one
+        noticed = next_failover(client)
+        with capture_logs() as logged:
+            await asyncio.to_thread(service.fail_over)
+            await noticed
+            await client.execute("set", WRITE)
+    assert jumps == [pytest.approx(20, abs=1)]
+    assert [line["by_s"] for line in logged if line["event"] == "store clock jumped"] == [pytest.approx(20, abs=1)]
 
 
 @pytest.mark.parametrize("was_checked_before", [False, True])

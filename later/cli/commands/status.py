@@ -21,6 +21,10 @@ from later.store.topic_counts import NO_TASKS, TopicCounts
 
 MAX_NAMED = 5
 """Pulled topics that are named."""
+CLOCKS_APART_S = 0.1
+"""How far the clocks of the store's nodes may differ before the status warns."""
+SPARE_CONNECTIONS = 100
+"""Connections that a server should take beside those of later's processes: of replicas, commands and people."""
 NO_WORKER = f"no worker heartbeat for {format_duration(HEARTBEAT_TIMEOUT_MS)}: nothing is delivered until a worker runs"
 
 
@@ -85,6 +89,10 @@ class StoreStatus(NamedTuple):
     """The topics whose tasks consumers claim."""
     dead_letter_topics: frozenset[str] = frozenset()
     """The topics to which dead tasks of others move."""
+    clock_spread_s: float = 0.0
+    """How far the clocks of the store's nodes differ."""
+    connections_each: int = 0
+    """How many connections each process may open to a server."""
 
     @property
     def total(self) -> TopicCounts:
@@ -96,6 +104,11 @@ class StoreStatus(NamedTuple):
     @property
     def alive_workers(self) -> int:
         return sum(process.delivers and process.is_alive for process in self.processes)
+
+    @property
+    def clients_needed(self) -> int:
+        """How many connections a server must take for the processes that are alive, and those that come beside them."""
+        return self.connections_each * sum(process.is_alive for process in self.processes) + SPARE_CONNECTIONS
 
     @property
     def versions(self) -> set[str]:
@@ -123,6 +136,8 @@ async def read_status(store: Store, address: str) -> StoreStatus:
         now=now,
         pulled=frozenset(topic for topic in topics if policies.for_topic(topic).deliver is Deliver.PULL),
         dead_letter_topics=policies.dead_letter_topics.intersection(topics),
+        clock_spread_s=store.clock.spread_s(),
+        connections_each=store.client.max_connections,
     )
 
 
@@ -151,6 +166,8 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
             "max_memory_bytes": server.max_memory,
             "persistence": report.persistence,
             "shards": report.shards,
+            "clock_spread_s": round(report.clock_spread_s, 3),
+            "max_clients": server.max_clients,
         },
         "workers": [
             {"instance": process.name, "role": process.role, "version": process.version}
@@ -172,8 +189,21 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
 
 
 def _warnings(report: StoreStatus) -> list[str]:
-    found = [] if report.alive_workers else [NO_WORKER]
-    return [*found, _differing_versions(report)] if len(report.versions) > 1 else found
+    return [*([] if report.alive_workers else [NO_WORKER]), *_further_warnings(report)]
+
+
+def _further_warnings(report: StoreStatus) -> list[str]:
+    """Return the warnings beside that of no worker."""
+    found = [_differing_versions(report)] if len(report.versions) > 1 else []
+    if report.clock_spread_s > CLOCKS_APART_S:
+        apart = format_duration(round(report.clock_spread_s * 1000))
+        found.append(f"the clocks of the store's nodes differ by {apart}: tasks are late by as much")
+    if 0 < report.server.max_clients < report.clients_needed:
+        found.append(
+            f"the store takes {report.server.max_clients} connections, and these processes may need "
+            f"{report.clients_needed}: raise its maxclients"
+        )
+    return found
 
 
 def _differing_versions(report: StoreStatus) -> str:
@@ -206,8 +236,8 @@ def print_text(report: StoreStatus, max_topics: int) -> None:
     print(f"workers  {report.alive_workers} alive" if report.alive_workers else f"workers  {NO_WORKER}")
     for process in report.processes:
         print(f"         {_process_line(process)}")
-    if len(report.versions) > 1:
-        print(f"         {_differing_versions(report)}")
+    for warning in _further_warnings(report):
+        print(f"         {warning}")
     print(f"ids      {report.remembered} of ended tasks remembered")
     if report.pulled:
         topics = "1 topic" if len(report.pulled) == 1 else f"{len(report.pulled)} topics"
