@@ -21,12 +21,14 @@ from later.store.scripts import Script
 from later.store.settings import StoreSettings
 from tests.bulk.conftest import lay_out
 from tests.redis_users import commands_of, url_as, user_rules
-from tests.servers import shared_server
+from tests.servers import SERVERS, run_server, shared_server
 
 STORE = Path(later.__file__).parent / "store"
 DAEMONS = ("later", "later-api", "later-worker")
 CONNECTION = {"ping", "role", "select", "client|setname", "evalsha", "evalsha_ro", "script|load"}
 """Commands that redis-py and the client need, whatever the verb."""
+CLUSTER = {"cluster|shards", "cluster|slots", "cluster|info", "cluster|myid", "asking", "ssubscribe", "spublish"}
+"""Commands that are for the nodes of a cluster."""
 OPERATOR_ONLY = {"config|get", "scan", "hscan", "pttl", "xrange"}
 """Commands of `status`, `doctor` and `audit`, which people run."""
 
@@ -68,7 +70,7 @@ def commands_in_python(server: redis.Redis) -> set[str]:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isupper()
     }
-    return (names & known - {"config", "readonly", "script"}) | {"config|get", "script|load"}
+    return (names & known - {"cluster", "config", "readonly", "script"}) | {"config|get", "script|load"}
 
 
 def test_each_daemon_may_run_every_command_of_every_script() -> None:
@@ -79,12 +81,12 @@ def test_each_daemon_may_run_every_command_of_every_script() -> None:
 
 def test_no_user_may_run_a_command_that_later_never_runs(server: redis.Redis) -> None:
     in_scripts, in_python = set[str]().union(*commands_in_scripts().values()), commands_in_python(server)
-    used = in_scripts | in_python | CONNECTION
+    used = in_scripts | in_python | CONNECTION | CLUSTER
     for user in user_rules().keys() - {"admin"}:
         assert commands_of(user) <= used, user
     assert commands_of("later-operator") == used, "see deploy/redis.conf"
     for user in DAEMONS:
-        of_api = {"xadd", "subscribe", "lrange", "get", "set"} if user == "later-worker" else set()
+        of_api = {"xadd", "subscribe", "ssubscribe", "lrange", "get", "set"} if user == "later-worker" else set()
         assert commands_of(user) == used - OPERATOR_ONLY - of_api, f"see {user} in deploy/redis.conf"
 
 
@@ -127,6 +129,28 @@ def test_daemons_reach_every_key_that_tasks_and_policies_have(server: redis.Redi
     for user in (*DAEMONS, "later-operator"):
         for key in reached:
             assert may(server, user, "EVALSHA", "0", "1", key), (user, key)
+
+
+@pytest.mark.parametrize("name", sorted(SERVERS))
+def test_each_user_may_run_on_the_nodes_of_a_cluster_what_it_needs_there(name: str, tmp_path: Path) -> None:
+    """Of Redis, too, where it is installed: it must know these rules, and keep the same ones apart."""
+    channel, users = b"{later:255.477}:bell", user_rules().keys() - {"admin"}
+    about_nodes = [("CLUSTER", part) for part in ("SHARDS", "SLOTS", "INFO", "MYID")]
+    with run_server(name, tmp_path) as (url, _), redis.Redis.from_url(url) as server:
+        for user, rules in user_rules().items():
+            run(server, "ACL", "SETUSER", user, *rules)
+        for command in (*about_nodes, ("ASKING",), ("ROLE",), ("TIME",), ("INFO",)):
+            assert {user for user in users if may(server, user, *command)} == users, command
+        for command in (("CLUSTER", "FAILOVER"), ("CLUSTER", "RESET"), ("CLUSTER", "SETSLOT", "1", "NODE", "x"),
+                        ("CLUSTER", "FORGET", "x"), ("READONLY",), ("SPUBLISH", "{other:0}:bell", "x"),
+                        ("SSUBSCRIBE", "{other:0}:bell")):  # fmt: skip
+            assert not {user for user in users if may(server, user, *command)}, command
+        publishers = users - {"later-monitor"}
+        assert {user for user in users if may(server, user, "SPUBLISH", channel, "x")} == publishers
+        assert {user for user in users if may(server, user, "PUBLISH", "later:bell", "x")} == publishers
+        listeners = {"later", "later-api", "later-operator"}
+        assert {user for user in users if may(server, user, "SSUBSCRIBE", channel)} == listeners
+        assert {user for user in users if may(server, user, "SUBSCRIBE", "later:bell")} == listeners
 
 
 def test_a_bulk_job_can_work_on_the_store_as_its_own_user(server: redis.Redis) -> None:
