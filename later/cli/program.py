@@ -72,6 +72,9 @@ COMMANDS = {
         "later.cli.commands.check:check", "Say whether the address guard lets a URL be called.", SERVER
     ),
     "healthy": LazyCommand("later.cli.commands.healthy:healthy", "Say whether the daemon that runs here works."),
+    "cluster": LazyCommand(
+        "later.cli.commands.cluster:cluster", "Plan how shards fall on the nodes of a cluster.", SERVER
+    ),
     "status": LazyCommand("later.cli.commands.status:status", "Show the store, its workers and its tasks.", SERVER),
     "doctor": LazyCommand(
         "later.cli.commands.doctor:doctor", "Check the whole store; with --repair, repair it.", SERVER

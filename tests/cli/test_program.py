@@ -126,7 +126,7 @@ def test_every_command_has_help_with_an_example_and_its_options_with_defaults_an
         assert shown == (option in expected), option.name
 
 
-WITHOUT_CONFIGURATION = {("secrets", "init"), ("handlers", "list"), ("handlers", "check")}
+WITHOUT_CONFIGURATION = {("secrets", "init"), ("handlers", "list"), ("handlers", "check"), ("cluster", "plan")}
 """Commands that call neither the API nor the store, and read no options of the configuration."""
 
 ARGUMENTS = {
@@ -152,7 +152,7 @@ ARGUMENTS = {
     [
         words
         for words in COMMAND_WORDS
-        if words[0] not in (*STORE_COMMANDS, "check", "healthy", "bulk", "handlers", "run")
+        if words[0] not in (*STORE_COMMANDS, "check", "healthy", "bulk", "handlers", "run", "cluster")
     ],
     ids=" ".join,
 )
@@ -212,7 +212,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
         *("list", "explain", "forecast", "update", "run-now", "dead"),
         *("claim", "ack", "nack", "release", "extend", "work", "run"),
         *("topics", "namespaces", "schedules", "handlers", "bulk"),
-        *("keys", "secrets", "audit", "check", "healthy", "status", "doctor"),
+        *("keys", "secrets", "audit", "check", "healthy", "cluster", "status", "doctor"),
     ]  # fmt: skip
 
 
