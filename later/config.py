@@ -92,6 +92,7 @@ class Config:
     events: str | None = field(repr=False)  # its query may be a secret
     """The URL that operator events are sent to."""
     drain_ms: int
+    policy_grace_ms: int
     max_body: int
     """Bytes."""
     max_pending_writes: int

@@ -196,6 +196,8 @@ OPTIONS = (
            "URL that is told of dead tasks, late and paused topics, and a store that is nearly full; `none`: no URL."),
     Option("drain", "drain_ms", duration(0), "30s", DAEMON_COMMANDS,
            "How long a stop waits for deliveries and requests in progress."),
+    Option("policy-grace", "policy_grace_ms", duration(0), "30s", DAEMON_COMMANDS,
+           "How long policies and keys that were read last are good while their node of a cluster is away; 0: not."),
     Option("max-body", "max_body", body_size, "1MiB", API_COMMANDS,
            "Largest request body, in bytes or with KiB or MiB; at most 16MiB."),
     Option("max-pending-writes", "max_pending_writes", integer(1, 10_000_000), "10000", API_COMMANDS,

@@ -120,7 +120,9 @@ class BatchHandlers:
 
             def admit_item(policies: Policies, item: bytes) -> Task:
                 draft = parse_draft(item)
-                task = admit(draft, policies, now, draft.id or new_id(), caller, trace_context=trace)
+                task = self._store.away_shards.draw(
+                    lambda: admit(draft, policies, now, draft.id or new_id(), caller, trace_context=trace)
+                )
                 self._check_callback(task.callback)
                 if span is not None:
                     task = span.join(task)

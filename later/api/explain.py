@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from aiohttp import web
 
@@ -11,7 +11,8 @@ from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_explain_request, read_body
-from later.core.errors import LaterError, Refused
+from later.api.topic_rows import PartialAnswer
+from later.core.errors import LaterError, NodeDown, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.held import Held
 from later.core.origin import Origin
@@ -55,6 +56,7 @@ class ExplainHandlers:
             return await self._explain_task(request[CALLER].task_name(body.id))
         name = request[CALLER].own_topic(parse_topic(body.topic))
         with self._pending_writes.reserve():
+            partial = PartialAnswer(self._store)
             now = (await self._store.time.now()).low
             facts = await self._topic_facts(name, now)
             waiting_for_origins, waiting_after_faults = await self._count_waiting(name, facts.policy)
@@ -64,13 +66,14 @@ class ExplainHandlers:
                 origin_holds=await self._origin_holds(name, now),
             )
             explanation = explain_topic(facts, now)
-        return json_response({"sentence": explanation.sentence, **explanation.details})
+        return json_response({"sentence": explanation.sentence, **explanation.details, **partial.fields()})
 
     async def _explain_task(self, name: str) -> web.StreamResponse:
         with self._pending_writes.reserve():
             [record] = await self._store.lookup.query([name])
             if isinstance(record, LaterError):
                 raise record
+            partial = PartialAnswer(self._store)
             now = (await self._store.time.now()).low
             topic = await self._topic_facts(record.topic, now)
             origin = _origin_of(record, topic.policy)
@@ -95,11 +98,12 @@ class ExplainHandlers:
                 **explanation.details,
                 "last_error": last_error_view(record.failure, facts.task),
                 "last_failures": failure_views(record.failure, facts.task) or [],
+                **partial.fields(),
             }
         )
 
     async def _topic_facts(self, name: str, now: int) -> TopicFacts:
-        policies = await self._store.policies.read()
+        policies = await self._store.policies.look()
         state = await self._store.stats.topic_state(name, now)
         counts, heartbeats = state.counts, state.heartbeats
         return TopicFacts(
@@ -131,16 +135,18 @@ class ExplainHandlers:
         """Return how many of the first tasks in delay were put back, by their origins, and how many for a fault."""
         counts: Counter[str] = Counter()
         seen = after_faults = 0
-        async with aclosing(self._store.listing.slices([BucketRange(topic, Bucket.DELAY)], SAMPLE)) as slices:
-            async for tasks, _, _ in slices:
-                seen += len(tasks)
-                for record in tasks:
-                    if record.put_back_for is Held.FAULT:
-                        after_faults += 1
-                    elif record.first_due_at is not None and (origin := _origin_of(record, policy)) is not None:
-                        counts[origin.authority] += 1
-                if seen >= SAMPLE:
-                    break
+        sample = self._store.listing.slices([BucketRange(topic, Bucket.DELAY)], SAMPLE)
+        with suppress(NodeDown):  # a list is of all shards
+            async with aclosing(sample) as slices:
+                async for tasks, _, _ in slices:
+                    seen += len(tasks)
+                    for record in tasks:
+                        if record.put_back_for is Held.FAULT:
+                            after_faults += 1
+                        elif record.first_due_at is not None and (origin := _origin_of(record, policy)) is not None:
+                            counts[origin.authority] += 1
+                    if seen >= SAMPLE:
+                        break
         return counts, after_faults
 
 

@@ -26,19 +26,21 @@ class HealthSource:
     """The health of a whole daemon, whose processes each serve it.
 
     `why_not_ready` returns the error that keeps the daemon from its work, or None if it is ready. `exposition` returns
-    all metrics in the format that the header `Accept` asks for. `why_not_alive` returns the error that a restart ends.
+    all metrics in the format that the header `Accept` asks for. `why_not_alive` returns the error that a restart ends,
+    and `count_away` how many shards are away.
     """
 
     why_not_ready: Callable[[], Awaitable[LaterError | None]]
     exposition: Callable[[str], Awaitable[Exposition]]
     why_not_alive: Callable[[], Awaitable[LaterError | None]] = is_alive
+    count_away: Callable[[], int] = lambda: 0
 
 
 class HealthHandlers:
     """Handlers of liveness, readiness and metrics.
 
-    `may_see_why` returns True for callers that are told why the daemon is not ready, or that the store's `clock` is
-    wrong.
+    `may_see_why` returns True for callers that are told why the daemon is not ready, that the store's `clock` is wrong,
+    or how many shards are away.
     """
 
     def __init__(
@@ -63,14 +65,19 @@ class HealthHandlers:
         """`GET /readyz`. A store that answers what it never should is away, too: the daemon is not at fault."""
         error = await self._source.why_not_ready()
         if error is None:
-            warning = warn_of_clock(self._clock)
-            if warning is None or not await self._may_see_why(request):
-                return json_response({"status": "ready"})
-            return json_response({"status": "ready", "warning": warning})
+            details = self._details()
+            if details and not await self._may_see_why(request):
+                details = {}
+            return json_response({"status": "ready", **details})
         if not await self._may_see_why(request):
             return problem_response(ErrorBody(status=503, detail=REASON_NEEDS_KEY), NOT_READY)
         type = problem_type(error)
         return problem_response(ErrorBody(status=503, detail=str(error)), STORE_AWAY if type is FAULT else type)
+
+    def _details(self) -> dict[str, object]:
+        """Return what is wrong while the daemon does its work."""
+        warning, away = warn_of_clock(self._clock), self._source.count_away()
+        return {**({"warning": warning} if warning is not None else {}), **({"shards_away": away} if away else {})}
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """`GET /metrics`: all metrics or none, because missing ones would look like counters that were reset."""

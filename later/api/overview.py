@@ -10,8 +10,9 @@ from aiohttp import web
 from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.overview_views import lateness_view, rates_view, store_view, workers_view
-from later.api.topic_rows import ReadSnapshot, Recounted, recount
+from later.api.topic_rows import PartialAnswer, ReadSnapshot, Recounted, recount
 from later.core.clock import rfc3339
+from later.core.errors import NodeDown
 from later.core.explain import TopicFacts
 from later.core.history import SHORT, Fields, value_in_slot
 from later.core.overview import LateTopic, Situation, judge_situation, sort_by_gravity
@@ -53,6 +54,7 @@ class _Facts(NamedTuple):
     fields: Fields | None
     sums: TopicSums
     summed_at: int
+    partial: PartialAnswer
 
 
 class OverviewHandler:
@@ -97,6 +99,7 @@ class OverviewHandler:
         snapshot, policies = await self._read_snapshot(), await store.policies.current()
         now = (await store.time.now()).low
         rows = [] if snapshot is None else sort_by_gravity(snapshot.rows_of(namespace), snapshot.at)[:MAX_TOPICS]
+        partial = PartialAnswer(store)
         topics, instances, (slot_at, fields) = await asyncio.gather(
             recount(store, rows, policies, now), store.instances.read(), self._read_slot(now, namespace)
         )
@@ -107,12 +110,25 @@ class OverviewHandler:
             if sums.topics == len(topics.fresh):
                 sums, summed_at = sum_rows(topics.fresh), now
         return _Facts(
-            now, namespace, snapshot, policies, topics, instances, slot_at, fields, sums=sums, summed_at=summed_at
+            now,
+            namespace,
+            snapshot,
+            policies,
+            topics,
+            instances,
+            slot_at,
+            fields,
+            sums=sums,
+            summed_at=summed_at,
+            partial=partial,
         )
 
     async def _read_slot(self, now: int, namespace: str | None) -> tuple[int, Fields | None]:
         """Return the last full slot of the history, which counts all namespaces together."""
-        return (SHORT.last_full(now), None) if namespace is not None else await self._store.history.read_last(now)
+        try:
+            return (SHORT.last_full(now), None) if namespace is not None else await self._store.history.read_last(now)
+        except NodeDown:
+            return SHORT.last_full(now), None
 
     def _answer(self, facts: _Facts) -> dict[str, Any]:
         judgement = judge_situation(self._situation(facts), facts.now)
@@ -133,6 +149,7 @@ class OverviewHandler:
             "topics_paused": sums.paused,
             "rates": None if facts.fields is None else rates_view(facts.slot_at, facts.fields),
             "lateness": None if facts.fields is None else lateness_view(facts.fields),
+            **facts.partial.fields(counted_partly=facts.snapshot is not None and facts.snapshot.partial),
         }
 
     def _situation(self, facts: _Facts) -> Situation:

@@ -139,7 +139,8 @@ class ScheduleHandlers:
         with self._pending_writes.reserve():
             definition = (await self._schedules.get(id)).definition
             now = (await self._store.time.now()).high
-            task = msgspec.structs.replace(await self._task(definition, now), id=extra_firing_id(id))
+            firing = await self._task(definition, now)
+            task = self._store.away_shards.draw(lambda: msgspec.structs.replace(firing, id=extra_firing_id(id)))
             self._check_callback(task.callback)
             [result] = await self._create([task])
             if isinstance(result, LaterError):

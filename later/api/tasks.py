@@ -107,11 +107,15 @@ class TaskHandlers:
     async def _admit(self, draft: Draft, caller: Caller, trace: bytes) -> Task:
         """Return the task that a draft requests; what a policy refuses is judged again by one read anew."""
         policies, now = await self._store.policies.current(), await self._store.time.now()
-        try:
+
+        def admit_once() -> Task:
             return admit(draft, policies, now.high, new_id(), caller, trace_context=trace)
+
+        try:
+            return self._store.away_shards.draw(admit_once)
         except PolicyRefusal:
             policies = await self._store.policies.reread()
-            return admit(draft, policies, now.high, new_id(), caller, trace_context=trace)
+            return self._store.away_shards.draw(admit_once)
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query`."""

@@ -35,6 +35,19 @@ class Recounted(NamedTuple):
         return rows | {row.topic: {"topic": row.topic, **topic_view(row, policies, counted_at)} for row in self.counted}
 
 
+class PartialAnswer:
+    """Says whether shards were away while an answer was read: what they hold is missing in it."""
+
+    def __init__(self, store: Store) -> None:
+        self._away_tags = store.client.away_tags
+        self._misses = self._away_tags.misses
+
+    def fields(self, *, counted_partly: bool = False) -> dict[str, bool]:
+        """Return the field that the answer gets: none if nothing is missing, in it and in the census."""
+        is_partial = counted_partly or self._away_tags.misses != self._misses
+        return {"partial": True} if is_partial else {}
+
+
 async def recount(store: Store, rows: Sequence[CountedTopic], policies: Policies, now: int) -> Recounted:
     """Count the first of these topics again, as many as one round trip may. Raises StoreDown."""
     number = store.stats.most_at_once()

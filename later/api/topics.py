@@ -10,7 +10,7 @@ from later.api.authorization import CALLER
 from later.api.json_response import json_response
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
 from later.api.requests import EXPECTED, path_parameter
-from later.api.topic_rows import ReadSnapshot, count_row, recount
+from later.api.topic_rows import PartialAnswer, ReadSnapshot, count_row, recount
 from later.core.caller import Caller
 from later.core.clock import rfc3339
 from later.core.errors import Refused
@@ -47,18 +47,20 @@ class TopicHandlers:
                 raise Refused(f"cursor: expected none with sort={order}, which has one page", "cursor")
             return await self._list_sorted(order, namespace, min(limit, MAX_ROWS))
         after = _parse_cursor(query["cursor"], caller) if "cursor" in query else ""
-        policies = await self._store.policies.read()
+        policies, partial = await self._store.policies.look(), PartialAnswer(self._store)
         now = (await self._store.time.now()).low
         found = await self._store.topic_index.page(
             policies.topics, now, limit=limit + 1, after=after, namespace=namespace
         )
         names = [*found][:limit]
         topics = [{"topic": name, **_view(name, found[name], policies, now)} for name in names]
-        return json_response({"topics": topics, "cursor": encode_cursor(names[-1]) if len(found) > limit else None})
+        cursor = encode_cursor(names[-1]) if len(found) > limit else None
+        return json_response({"topics": topics, "cursor": cursor, **partial.fields()})
 
     async def _list_sorted(self, order: str, namespace: str | None, limit: int) -> web.StreamResponse:
         """Return the first topics in an order, of those that the last census found to be first in any order."""
         snapshot, policies = await self._read_snapshot(), await self._store.policies.current()
+        partial = PartialAnswer(self._store)
         now = (await self._store.time.now()).low
         rows = [] if snapshot is None else sort_rows(snapshot.rows_of(namespace), order)[:limit]
         found = await recount(self._store, rows, policies, now)
@@ -66,12 +68,13 @@ class TopicHandlers:
         views = found.rows(policies, now, taken_at)
         topics = [views[row.topic] for row in sort_rows(found.all, order)]
         counted_at = None if snapshot is None else rfc3339(snapshot.at)
-        return json_response({"topics": topics, "cursor": None, "counted_at": counted_at})
+        fields = partial.fields(counted_partly=snapshot is not None and snapshot.partial)
+        return json_response({"topics": topics, "cursor": None, "counted_at": counted_at, **fields})
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET /topics/{topic}`. A topic that was never used is shown, too, because topics need no declaration."""
         scope = parse_topic_scope(request)
-        policies = await self._store.policies.read()
+        policies, partial = await self._store.policies.look(), PartialAnswer(self._store)
         now = (await self._store.time.now()).low
         counts = (await self._store.stats.counts_and_holds([scope.name], now))[scope.name]
         return json_response(
@@ -80,6 +83,7 @@ class TopicHandlers:
                 "namespace": namespace_from_topic(scope.name),
                 **_view(scope.name, counts, policies, now),
                 "policy": format_policy(policies.for_scope(scope)),
+                **partial.fields(),
             }
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 
@@ -171,6 +171,15 @@ def unknown_after(changed: bool) -> Iterator[None]:
         unknown = copy(error)  # others may get the same error
         unknown.unknown = True
         raise unknown from error
+
+
+class NodeDown(StoreDown):
+    """The environment's fault: the node of a cluster that has this key is away. Other nodes may answer."""
+
+
+def first_fault(answers: Iterable[object]) -> LaterError | None:
+    """Return the first error among answers, but for those whose nodes are away; None if there is no other."""
+    return next((a for a in answers if isinstance(a, LaterError) and not isinstance(a, NodeDown)), None)
 
 
 class StoreFull(StoreDown):

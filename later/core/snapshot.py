@@ -126,6 +126,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: dict[str, TopicSums]
     rows: list[CountedTopic]
     store: StoreFacts
+    partial: bool = False
+    """True if shards were away: what they hold is missing."""
 
     def sums_of(self, namespace: str | None) -> TopicSums:
         """Return the sums over a namespace, or over all of them.
@@ -221,7 +223,7 @@ class SnapshotBuilder:
                 first = nlargest(MAX_ROWS, [*known, *found], key=lambda item: item[0])
                 self._first[position] = [row for _, row in first]
 
-    def finish(self, *, at: int, took_ms: int, store: StoreFacts) -> Snapshot:
+    def finish(self, *, at: int, took_ms: int, store: StoreFacts, partial: bool = False) -> Snapshot:
         """Return the snapshot."""
         self._keep_first()
         rows = {row.topic: row for some in (self._labelled, *self._first) for row in some}
@@ -236,6 +238,7 @@ class SnapshotBuilder:
             namespaces=dict(namespaces),
             rows=list(rows.values()),
             store=store,
+            partial=partial,
         )
 
 

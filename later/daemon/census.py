@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from itertools import islice
 
+from later.core.errors import NodeDown
 from later.core.held import Held, find_hold
 from later.core.policy_scopes import Policies
 from later.core.snapshot import CountedTopic, Snapshot, SnapshotBuilder, StoreFacts
@@ -29,13 +31,15 @@ class Census:
         self._store = store
         self._labels = metrics.topics
         self._history = HoldHistory(SAME_HOLD_MS)
+        self._workers = 0
+        """How many workers sent heartbeats when these were read last: a node that is away may have them."""
         self.steps = 0
         """How many steps all counts together have made: a count that takes long and goes on does not hang."""
 
     async def count(self) -> Snapshot:
         """Count all topics. Raises StoreDown."""
         began = time.monotonic()
-        now = (await self._store.time.now()).low
+        now, misses = (await self._store.time.now()).low, self._store.client.away_tags.misses
         counts = await self._store.stats.counts(now, self._note_step)
         facts = await self._read_facts(now)
         policies = await self._store.policies.current()
@@ -51,7 +55,8 @@ class Census:
         async for some in _in_turns(counts):
             self._note_step()
             builder.add([self._row(topic, count, policies, permits, now) for topic, count in some])
-        return builder.finish(at=now, took_ms=round((time.monotonic() - began) * 1000), store=facts)
+        took_ms, partial = round((time.monotonic() - began) * 1000), self._store.client.away_tags.misses != misses
+        return builder.finish(at=now, took_ms=took_ms, store=facts, partial=partial)
 
     def _note_step(self) -> None:
         self.steps += 1
@@ -67,13 +72,15 @@ class Census:
 
     async def _read_facts(self, now: int) -> StoreFacts:
         stats = self._store.stats
-        remembered, server, workers = await stats.remembered_ids(), await stats.server_facts(), await stats.workers()
+        remembered, server = await stats.remembered_ids(), await stats.server_facts()
+        with suppress(NodeDown):
+            self._workers = sum(at > now - HEARTBEAT_TIMEOUT_MS for at in (await stats.workers()).values())
         return StoreFacts(
             name=server.name,
             version=server.version,
             memory=server.memory,
             max_memory=server.max_memory,
-            workers=sum(at > now - HEARTBEAT_TIMEOUT_MS for at in workers.values()),
+            workers=self._workers,
             remembered_ids=remembered,
         )
 

@@ -33,6 +33,7 @@ from later.daemon.heartbeat_sender import HeartbeatSender
 from later.daemon.http_server import HttpServer
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.sending import build_sender, raise_descriptor_limit
+from later.daemon.shard_watch import WATCH_EVERY_MS, ShardWatch
 from later.daemon.shared_census import SharedCensus
 from later.daemon.signing_key import read_masters
 from later.daemon.span_export import open_span_provider
@@ -99,6 +100,7 @@ class Service:
             count_follow_ups=metrics.count_follow_ups,
             moves_clock=config.moves_clock,
             keep_failures=config.keep_failures,
+            policy_grace_s=config.policy_grace_ms / 1000,
         )
         metrics.store_clocks.spread.set_function(self._store.clock.spread_s)
         self._clock_watch = ClockWatch()
@@ -167,6 +169,7 @@ class Service:
         tickers = [
             build("refresh", self.refresh, REFRESH_EVERY_MS),
             build("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
+            build("shards", ShardWatch(self._store, self._metrics).tick, WATCH_EVERY_MS),
         ]
         if self._config.runs_api:
             audit_ticker = build("audit", self.write_audit_events, AUDIT_EVERY_MS)
@@ -262,14 +265,22 @@ class Service:
             self._worker_started = True
 
     async def why_store_unavailable(self) -> LaterError | None:
-        """Return the error with which the store answers, or does not; None if it serves, and keys can be judged."""
+        """Return the error with which the store answers, or does not; None if it serves, and keys can be judged.
+
+        Of a cluster it is enough that one shard answers, and that the policies were ever read.
+        """
         try:
             await self._store.stats.ping()
+            if self._store.away_shards and not self._store.policies.is_read:
+                await self._store.policies.current()
             if self._config.runs_api and self.http_server.authorization.reads_keys:
                 await self._store.key_book.current()
         except LaterError as error:
             return error
         return None
+
+    def count_shards_away(self) -> int:
+        return len(self._store.away_shards)
 
     async def why_not_alive(self, ask_others: AskOthers = ask_nobody) -> LaterError | None:
         """Return which tickers hang while the store answers: of this process, and of the others that its daemon has.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import structlog
 
-from later.core.errors import LaterError, StoreDown
+from later.core.errors import LaterError, NodeDown, StoreDown
 from later.core.snapshot import Snapshot
 from later.daemon.census import Census
 from later.store.open import Store
@@ -132,9 +133,10 @@ class SharedCensus:
             await self._ignore_errors(self._store.snapshots.release_lock(token))
 
     async def _read_if_due(self, period_ms: int) -> bool:
-        """Read the snapshot; return True if the next census is due."""
-        now = (await self._store.time.now()).low
-        found = await self._store.snapshots.read(self.latest)
+        """Read the snapshot; return True if the next census is due. While its node is away, each counts for itself."""
+        now, found = (await self._store.time.now()).low, None
+        with suppress(NodeDown):
+            found = await self._store.snapshots.read(self.latest)
         if found is not None and found.is_usable(now) and found is not self.latest:
             self._census.adopt(found)
             self.latest = found

@@ -46,7 +46,10 @@ class SingleProcess:
             replace(config, store_url=self._backing_store.url),
             metrics,
             health=HealthSource(
-                why_not_ready=self.why_not_ready, exposition=self.exposition, why_not_alive=self.why_not_alive
+                why_not_ready=self.why_not_ready,
+                exposition=self.exposition,
+                why_not_alive=self.why_not_alive,
+                count_away=self.count_shards_away,
             ),
             fail=self._lifecycle.fail,
         )
@@ -87,6 +90,9 @@ class SingleProcess:
 
     async def why_not_alive(self) -> LaterError | None:
         return await self._service.why_not_alive()
+
+    def count_shards_away(self) -> int:
+        return self._service.count_shards_away()
 
     async def why_not_ready(self) -> LaterError | None:
         if self._lifecycle.is_stopping:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from later.core.errors import LaterError
+from later.core.errors import LaterError, NodeDown
 from later.core.snapshot import DueSum, Snapshot, TopicSums, sum_rows
 from later.daemon.shared_census import SharedCensus
 from later.metrics import OTHER, Metrics
@@ -24,8 +24,8 @@ class StoreMetrics:
     async def tick(self, now: int) -> TickResult:
         try:
             again_in_ms = await self._census.update()
-        except LaterError:
-            self._metrics.store.up.set(0)
+        except LaterError as error:
+            self._metrics.store.up.set(isinstance(error, NodeDown))
             raise
         self._metrics.store.up.set(1)
         snapshot = self._census.latest

@@ -38,6 +38,7 @@ class StoreGauges:
         self.memory = gauge("later_store_memory_bytes", "Memory that the store uses.")
         self.memory_max = gauge("later_store_memory_max_bytes", "Memory that the store may use; 0: no limit.")
         self.up = gauge("later_store_up", "1 if the store answered when it was last read.")
+        self.shards_away = gauge("later_shards_away", "Shards whose node in the cluster did not answer.")
         self.set_version("")
 
     def set_version(self, store: str) -> None:

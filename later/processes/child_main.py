@@ -100,7 +100,10 @@ class ChildProcess:
             config,
             self._metrics,
             health=HealthSource(
-                why_not_ready=self.why_not_ready, exposition=self.exposition, why_not_alive=self.why_not_alive
+                why_not_ready=self.why_not_ready,
+                exposition=self.exposition,
+                why_not_alive=self.why_not_alive,
+                count_away=self.count_shards_away,
             ),
             fail=self._lifecycle.fail,
         )
@@ -134,6 +137,9 @@ class ChildProcess:
             return []
 
         return await self._started_service().why_not_alive(ask_others)
+
+    def count_shards_away(self) -> int:
+        return 0 if self._service is None else self._service.count_shards_away()
 
     async def why_not_ready(self) -> LaterError | None:
         """Return that it stops, then the store's reason: without the store, no process is of use."""

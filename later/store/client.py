@@ -17,7 +17,8 @@ from redis.asyncio.connection import AbstractConnection
 
 from later.address_types import Address
 from later.core.clock import Clock
-from later.core.errors import STORE_FULL_REASON, LaterError, StoreDown, StoreFault, StoreFull
+from later.core.errors import STORE_FULL_REASON, LaterError, NodeDown, StoreDown, StoreFault, StoreFull
+from later.store.away_tags import AwayTags
 from later.store.connections import Connections, RoundTrip, UncheckedServer
 from later.store.schema import Execute
 from later.store.scripts import BY_SHA, Command
@@ -81,6 +82,7 @@ class StoreClient:
         self._checking = asyncio.Lock()
         self._checked: set[str] = set()
         """Run ids of the servers that have passed the check."""
+        self.away_tags = AwayTags()
         if self._connections.sentinels is not None:
             self._connections.sentinels.on_failover.append(self._forget_checks)
 
@@ -123,9 +125,21 @@ class StoreClient:
         """
         return _raise_error(await self.execute_each(verb, commands))
 
+    async def execute_available(self, verb: str, commands: Sequence[Command], missing: Any) -> list[Any]:
+        """Return the commands' answers as `execute_all` does, with `missing` for each one whose node is away.
+
+        Raises:
+            StoreDown: as above, or the nodes of all commands are away.
+        """
+        return replace_missing(await self.execute_each(verb, commands), missing)
+
     async def execute_timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """Return the commands' answers as `execute_all` does, and measure the store's time in the same round trip."""
         return _raise_error(await self.execute_each_timed(verb, commands))
+
+    async def execute_available_timed(self, verb: str, commands: Sequence[Command], missing: Any) -> list[Any]:
+        """Return the commands' answers as `execute_available` does, and measure the store's time, too."""
+        return replace_missing(await self.execute_each_timed(verb, commands), missing)
 
     async def execute_each_timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """Return the commands' answers as `execute_each` does, and measure the store's time in the same round trip.
@@ -204,8 +218,12 @@ class StoreClient:
             if verb not in self._observers:
                 self._observers[verb] = self._observer(verb)
             self._observers[verb](self._clock.monotonic() - started)
-        if not failed:
-            return answers
+        if self.away_tags or failed:
+            self.away_tags.note(commands, answers)
+        return await self._translate(answers, failed) if failed else answers
+
+    async def _translate(self, answers: list[Any], failed: Sequence[int]) -> list[Any]:
+        """Return the answers, of which some are errors, with later's own errors."""
         if any(isinstance(answer, errors.ReadOnlyError) for answer in answers):
             await self._give_up_connections()  # the server was demoted: a new connection may find the new primary
         elif any(str(answers[i]).startswith(CUT_OFF) for i in failed):
@@ -234,11 +252,27 @@ def _raise_error(answers: list[Any]) -> list[Any]:
     return answers
 
 
+def replace_missing(answers: list[Any], missing: Any) -> list[Any]:
+    """Return the answers, with `missing` for each one whose node is away.
+
+    Raises:
+        StoreDown: the nodes of all are away.
+        LaterError: the first error among the others.
+    """
+    if all(isinstance(answer, NodeDown) for answer in answers):
+        return _raise_error(answers)
+    return _raise_error([missing if isinstance(answer, NodeDown) else answer for answer in answers])
+
+
 def translate(error: Exception, unknown: bool = False) -> LaterError:
     """Return redis-py's error as later's: `StoreDown` with the reason, or `StoreFault` if later itself is at fault.
 
+    One that is later's already stays as it is.
+
     `unknown` is true if no answer came, and the commands may have been run all the same.
     """
+    if isinstance(error, LaterError):
+        return error
     if isinstance(error.__cause__, errors.RedisError):
         # redis-py wraps the errors of a new connection, such as a wrong password
         return translate(error.__cause__, unknown)

@@ -31,10 +31,11 @@ class Expiry:
         self._keys = keys
 
     async def expired_tasks(self, now: int) -> list[ExpiredTask]:
-        """Return tasks whose ttl has ended, at most 500 of each shard."""
-        found = await self._client.execute_all(
+        """Return tasks whose ttl has ended, at most 500 of each shard that is there."""
+        found = await self._client.execute_available(
             "expiring",
             [("ZRANGEBYSCORE", shard.expiry, "-inf", now, "LIMIT", 0, MAX_TASKS) for shard in self._keys.shards],
+            missing=[],
         )
         members = [
             (shard, *parse_expiry_member(member))
@@ -121,11 +122,13 @@ class Expiry:
     async def topics_with_dead(self, latest: int, limit: int, cursors: Mapping[int, int] = NO_CURSORS) -> DeadTopics:
         """Return some of the topics in which a task had died by `latest` (ms), about `limit` of each shard.
 
-        `cursors` are those of the last call, by shard; when they are empty again, all topics were seen.
+        Shards that are away are left out. `cursors` are those of the last call, by shard; if they are empty again, all
+        topics were seen.
         """
-        firsts = await self._client.execute_all(
+        firsts = await self._client.execute_available(
             "sweep",
             [("ZRANGE", shard.wakes[Bucket.DEAD], 0, 0, "WITHSCORES") for shard in self._keys.shards],
+            missing=[],
         )
         shards = [
             shard
@@ -135,9 +138,10 @@ class Expiry:
         scans: list[Command] = [
             ("ZSCAN", shard.wakes[Bucket.DEAD], cursors.get(shard.index, 0), "COUNT", limit) for shard in shards
         ]
+        answers = await self._client.execute_available("sweep", scans, missing=(0, []))
         topics: list[DueTopic] = []
         next_cursors: dict[int, int] = {}
-        for shard, (cursor, entries) in zip(shards, await self._client.execute_all("sweep", scans), strict=True):
+        for shard, (cursor, entries) in zip(shards, answers, strict=True):
             if int(cursor):
                 next_cursors[shard.index] = int(cursor)
             topics += [DueTopic(int(float(at)), topic.decode(), shard.index) for topic, at in entries]

@@ -50,7 +50,8 @@ _decode = msgspec.json.Decoder(StoredKey).decode
 class KeyBook:
     """Reads and changes the keys, and writes when each was used.
 
-    `monotonic` returns seconds, and `moved_ms` how far the clock that counts is ahead of the store's own.
+    `monotonic` returns seconds, and `moved_ms` how far the clock that counts is ahead of the store's own. While their
+    node is away, so that none can be revoked, the keys that were read last are good for `grace_s`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class KeyBook:
         keys: Keys,
         monotonic: Callable[[], float],
         moved_ms: Callable[[], int] = lambda: 0,
+        grace_s: float = 0.0,
     ) -> None:
         self._client = client
         self._keys = [keys.api_keys, keys.key_uses]
@@ -72,7 +74,13 @@ class KeyBook:
         self._store_time = 0
         """The time (ms) of the store's own clock at the last read."""
         self.shared_read = SharedRead(
-            client, "keys_since", self._command, self._accept, monotonic, translate=_as_unavailable
+            client,
+            "keys_since",
+            self._command,
+            self._accept,
+            monotonic,
+            translate=_as_unavailable,
+            grace_s=grace_s,
         )
         self._paced_read = PacedRead(self.shared_read.renew, client.timeout_s)
         self.used = set[str]()
@@ -87,9 +95,9 @@ class KeyBook:
         return self._version is not None
 
     async def current(self) -> KeySet:
-        """Return keys read within `FRESH_S`. Raises StoreDown if they must be read, and cannot be."""
+        """Return keys read within `FRESH_S`, or the grace. Raises StoreDown if they must be read, and cannot be."""
         if self._monotonic() - self.read_at >= FRESH_S:
-            await self.shared_read.share()
+            await self.shared_read.share_unless_away(self.read_at)
         return self.latest
 
     async def read(self) -> KeySet:

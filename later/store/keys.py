@@ -371,6 +371,11 @@ def meta_key(prefix: str) -> bytes:
     return prefix.encode() + b":meta"
 
 
+def hash_tag(key: bytes) -> bytes:
+    """Return the hash tag with which a key begins, in its braces; b"" if it begins with none."""
+    return key[: key.find(b"}") + 1] if key.startswith(b"{") else b""
+
+
 def glob_escape(literal: bytes) -> bytes:
     """Return a pattern for SCAN that matches the literal only."""
     return b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^" else bytes([c]) for c in literal)

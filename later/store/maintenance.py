@@ -24,17 +24,21 @@ class Maintenance:
         """Forget ids and bulk jobs whose time has come, and check the next few names of the index of topics.
 
         It takes one round trip, and further ones only if there are jobs to forget or names to put right. Return how
-        many ids were forgotten, at most `limit` of each shard. Raises StoreDown.
+        many ids were forgotten, at most `limit` of each shard. Shards that are away are left out.
+
+        Raises:
+            StoreDown: no shard is there.
         """
         shards = self._keys.shards
         ids = [scripts.TRIM.call([shard.done], [now, limit]) for shard in shards]
         jobs: list[Command] = [("ZRANGEBYSCORE", shard.jobs, "-inf", now, "LIMIT", 0, MAX_JOBS) for shard in shards]
-        *answers, names = await self._client.execute_all("trim", [*ids, *jobs, self._topic_index.next_check()])
+        commands = [*ids, *jobs, self._topic_index.next_check()]
+        *answers, names = await self._client.execute_available("trim", commands, missing=None)
         forget = [
             scripts.FORGET_JOB.call([shard.job(job.decode()), shard.jobs], [job, now])
             for shard, found in zip(shards, answers[len(shards) :], strict=True)
-            for job in found
+            for job in found or ()
         ]
-        await self._client.execute_all("trim", forget)
+        await self._client.execute_available("trim", forget, missing=None)
         await self._topic_index.finish_check(names)
-        return sum(answers[: len(shards)])
+        return sum(forgotten or 0 for forgotten in answers[: len(shards)])

@@ -12,6 +12,7 @@ from later.core.errors import StoreEmpty
 from later.core.past_failures import MAX_FAILURES
 from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.audit_trail import AuditTrail
+from later.store.away_shards import AwayShards
 from later.store.bulk_jobs import BulkJobs
 from later.store.claim_records import ClaimRecords
 from later.store.client import StoreClient
@@ -57,6 +58,7 @@ class Store:
     """An open store: one client, and a part for each group of verbs."""
 
     client: StoreClient
+    away_shards: AwayShards
     clock: Clock
     time: StoreTime
     keys: Keys
@@ -108,14 +110,17 @@ def build_store(
     policy: Policy,
     instance: str = "",
     count_follow_ups: Callable[[str, int], None] = lambda field, count: None,
+    *,
     keep_failures: int = MAX_FAILURES,
+    policy_grace_s: float = 0.0,
 ) -> Store:
     """Build all parts on one client.
 
     `policy` applies where nothing is set; `instance` is the name under which this process takes permits;
-    `count_follow_ups` is as in `FollowUps`.
+    `count_follow_ups` is as in `FollowUps`. While the node of the policies, keys and rotations is away, those that were
+    read last are good for `policy_grace_s`.
     """
-    policies = PolicyBook(client, keys, policy, clock.monotonic)
+    policies = PolicyBook(client, keys, policy, clock.monotonic, policy_grace_s)
     due_notices = DueNotices(client, keys, policies)
     tasks, lookup, expiry = Tasks(client, keys, due_notices), Lookup(client, keys), Expiry(client, keys)
     follow_ups = FollowUps(client, keys, tasks, expiry, due_notices, count_follow_ups)
@@ -136,6 +141,7 @@ def build_store(
     bulk_jobs = BulkJobs(client, keys)
     return Store(
         client=client,
+        away_shards=AwayShards(client, keys),
         clock=clock,
         time=time,
         keys=keys,
@@ -165,10 +171,10 @@ def build_store(
         origin_holds=OriginHolds(client, keys),
         policies=policies,
         queues=QueueBook(client, keys, policies, stats, topic_index, dead_letters),
-        key_book=KeyBook(client, keys, clock.monotonic, lambda: clock.moved_ms),
+        key_book=KeyBook(client, keys, clock.monotonic, lambda: clock.moved_ms, policy_grace_s),
         session_secret=SessionSecret(client, keys, clock.monotonic),
         audit_trail=AuditTrail(client, keys, clock),
-        signing=SigningBook(client, keys, clock.monotonic, time.now),
+        signing=SigningBook(client, keys, clock.monotonic, time.now, policy_grace_s),
         schedules=Schedules(client, keys),
         events=EventBook(client, keys),
         scanner=Scanner(client, keys),
@@ -191,6 +197,7 @@ def connect_store(
     note_clock_jump: Callable[[float], None] = lambda seconds: None,
     moves_clock: bool = False,
     keep_failures: int = MAX_FAILURES,
+    policy_grace_s: float = 0.0,
 ) -> Store:
     """Return a store that is checked, and that need not be running yet.
 
@@ -215,7 +222,17 @@ def connect_store(
             count_failover()
 
         client.sentinels.on_failover.append(count)
-    return build_store(client, clock, Keys(settings.prefix, shards), policy, instance, count_follow_ups, keep_failures)
+    keys = Keys(settings.prefix, shards)
+    return build_store(
+        client,
+        clock,
+        keys,
+        policy,
+        instance,
+        count_follow_ups,
+        keep_failures=keep_failures,
+        policy_grace_s=policy_grace_s,
+    )
 
 
 async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int) -> Store:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from later.core.errors import LaterError
 from later.store import scripts
-from later.store.client import StoreClient
+from later.store.client import StoreClient, replace_missing
 from later.store.holds import PAUSED_RANGE
 from later.store.keys import Bucket, Keys
 from later.store.scripts import Argument, Command
@@ -67,7 +67,8 @@ class Permits:
 
     async def in_use(self, topics: Sequence[str], now: int) -> dict[str, int]:
         """Return how many permits of each topic's concurrency are in use, over all instances."""
-        answers = await self._execute_in_slices("permit", [("HGETALL", self._keys.permits(topic)) for topic in topics])
+        reads: list[Command] = [("HGETALL", self._keys.permits(topic)) for topic in topics]
+        answers = await self._execute_in_slices("permit", reads, missing={})
         in_use: dict[str, int] = {}
         for topic, fields in zip(topics, answers, strict=True):
             counts = (value.split() for name, value in fields.items() if name.startswith(b"of:"))
@@ -81,15 +82,17 @@ class Permits:
             scripts.HOLD.call([shards[shard].wakes[Bucket.DELAY], shards[shard].topics], [topic, "inf"])
             for topic, shard in topics
         ]
-        await self._execute_in_slices("hold", holds)
+        await self._execute_in_slices("hold", holds, missing=None)
 
     async def paused_topics(self) -> set[str]:
-        """Return the topics that are held until they are resumed."""
+        """Return the topics that are held until they are resumed, in the shards that are there."""
         paused: set[bytes] = set()
         shards, offset = list(self._keys.shards), 0
         while shards:
             answers = await self._execute_in_slices(
-                "hold", [("ZRANGE", s.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", offset, PAGE) for s in shards]
+                "hold",
+                [("ZRANGE", s.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", offset, PAGE) for s in shards],
+                missing=[],
             )
             paused.update(*answers)
             shards = [shard for shard, topics in zip(shards, answers, strict=True) if len(topics) == PAGE]
@@ -100,7 +103,8 @@ class Permits:
         """Let paused topics be claimed from a moment (ms) on, and at full speed from another (None: at once).
 
         The slow starts are written first, in a round trip of their own: in a cluster they are on another node, and a
-        topic must not be resumed before every worker can know that it starts slowly.
+        topic must not be resumed before every worker can know that it starts slowly. In a shard that is away the topic
+        stays held: it is found there when the shard is back.
         """
         resumes = [
             scripts.RESUME.call([shard.wakes[Bucket.DELAY]], [topic, at])
@@ -108,8 +112,9 @@ class Permits:
             for shard in self._keys.shards
         ]
         ramps = self._ramp_commands({topic: full_speed_at for topic, (_, full_speed_at) in topics.items()}, now)
-        await self._execute_in_slices("hold", ramps)
-        await self._execute_in_slices("hold", resumes)
+        if ramps:
+            await self._client.execute_all("hold", ramps)
+        await self._execute_in_slices("hold", resumes, missing=None)
 
     def _ramp_commands(self, full_speed: Mapping[str, int | None], now: int) -> list[Command]:
         commands: list[Command] = []
@@ -121,8 +126,9 @@ class Permits:
             commands.append(scripts.RAMP.call([self._keys.ramps], arguments))
         return commands
 
-    async def _execute_in_slices(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+    async def _execute_in_slices(self, verb: str, commands: Sequence[Command], missing: Any) -> list[Any]:
+        """Return the answers, with `missing` for each one whose node is away."""
         answers: list[Any] = []
         for start in range(0, len(commands), SLICE):
-            answers += await self._client.execute_all(verb, commands[start : start + SLICE])
-        return answers
+            answers += await self._client.execute_each(verb, commands[start : start + SLICE])
+        return replace_missing(answers, missing)

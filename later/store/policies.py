@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from later.core.errors import Conflict, LaterError
+from later.core.errors import Conflict, LaterError, NodeDown
 from later.core.policy import Deliver, Policy
 from later.core.policy_scopes import FOLLOW_UP_FIELDS, NO_SETTINGS, Level, Policies, PolicyScope, Settings
 from later.store import scripts
@@ -38,9 +38,14 @@ class Replacement(NamedTuple):
 
 
 class PolicyBook:
-    """Reads and changes policies. `daemon` applies where nothing is set; `monotonic` returns seconds."""
+    """Reads and changes policies. `daemon` applies where nothing is set; `monotonic` returns seconds.
 
-    def __init__(self, client: StoreClient, keys: Keys, daemon: Policy, monotonic: Callable[[], float]) -> None:
+    While their node is away, and only then, those that were read last are good for `grace_s`.
+    """
+
+    def __init__(
+        self, client: StoreClient, keys: Keys, daemon: Policy, monotonic: Callable[[], float], grace_s: float = 0.0
+    ) -> None:
         self._client = client
         self._keys = [keys.policies, keys.policy_changes, keys.ramps, keys.held_origin_topics]
         self._written_keys = [keys.policies, keys.policy_changes, keys.queues]
@@ -55,14 +60,31 @@ class PolicyBook:
         self.held_origin_topics: Mapping[str, int] = {}
         """Topics of which an origin is held, and when (ms) the last of these holds ends."""
         self._read_at = -FRESH_S
-        self.shared_read = SharedRead(client, "policies", self._command, self._accept, monotonic)
+        self.shared_read = SharedRead(client, "policies", self._command, self._accept, monotonic, grace_s=grace_s)
         self._paced_read = PacedRead(self.shared_read.renew, client.timeout_s)
         self._changing = asyncio.Lock()
 
+    @property
+    def is_read(self) -> bool:
+        """True if the policies were ever read."""
+        return self._version is not None
+
     async def current(self) -> Policies:
-        """Return policies read within `FRESH_S`. Raises StoreDown if they must be read, and cannot be."""
+        """Return policies read within `FRESH_S`, or the grace. Raises StoreDown if they must be read, and cannot be."""
         if self._monotonic() - self._read_at >= FRESH_S:
-            await self.shared_read.share()
+            await self.shared_read.share_unless_away(self._read_at)
+        return self.latest
+
+    async def look(self) -> Policies:
+        """Return the policies to show: as they are set now, or those that are good while their node is away.
+
+        Raises StoreDown.
+        """
+        try:
+            await self.shared_read.renew()
+        except NodeDown:
+            if not self.shared_read.is_in_grace(self._read_at):
+                raise
         return self.latest
 
     async def read(self) -> Policies:
@@ -73,10 +95,15 @@ class PolicyBook:
     async def reread(self) -> Policies:
         """Return policies that are read from now on, for a caller that `latest` refuses. Raises StoreDown.
 
-        They are the same object if nothing has changed. Callers that are refused again and again make the store read
-        as often as `PacedRead` says; all that wait for that share it.
+        They are the same object if nothing has changed; while their node is away, they are those that were read last.
+        Callers that are refused again and again make the store read as often as `PacedRead` says; all that wait for
+        that share it.
         """
-        await self._paced_read.wait()
+        try:
+            await self._paced_read.wait()
+        except NodeDown:
+            if not self.shared_read.is_in_grace(self._read_at):
+                raise
         return self.latest
 
     async def change(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> Policies:

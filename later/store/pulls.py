@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from later.core.clock import Interval
 from later.core.dead_letter_topic import move_dead
-from later.core.errors import LaterError, NotFound, unknown_after
+from later.core.errors import LaterError, NodeDown, NotFound, unknown_after
 from later.core.lease import Lease, lease_of
 from later.core.policy_scopes import Policies
 from later.core.retry import Nack, Verdict, encode_failure, judge_nack, judge_unreadable, judge_unsent
@@ -252,7 +252,10 @@ class Pulls:
             acks = None
         first_due: dict[str, int] = {}
         errors: dict[str, LaterError] = {}
+        there = {name for (name, _), at in next_due.items() if not isinstance(at, NodeDown)}
         for (name, _), at in next_due.items():
+            if isinstance(at, NodeDown) and name in there:
+                continue  # what the other shards have is handed out
             if isinstance(at, LaterError):
                 errors[name] = at
             elif at is not None:

@@ -213,7 +213,8 @@ class QueueBook:
         At most `limit` topics are looked at, of which some may be no queues.
         """
         policies = await self._policies.read()
-        found = await self._topic_index.page(policies.queues, 0, limit=limit, after=after, namespace=namespace)
+        with self._client.away_tags.needing_all():
+            found = await self._topic_index.page(policies.queues, 0, limit=limit, after=after, namespace=namespace)
         topics = [
             topic
             for topic, counts in found.items()

@@ -241,7 +241,7 @@ class Schedules:
     # Those that are due
 
     async def due(self, now: int, limit: int) -> DueSchedules:
-        """Return schedules that are due at `now` (ms), at most `limit`.
+        """Return schedules of the shards that are there that are due at `now` (ms), at most `limit`.
 
         One that this version cannot read is left to other instances, then postponed, so that it holds up no others.
         """
@@ -252,7 +252,7 @@ class Schedules:
         later: list[Command] = [
             ("ZRANGE", shard.firings, f"({now}", "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES") for shard in shards
         ]
-        answers = await self._client.execute_all("due_schedules", [*due, *later])
+        answers = await self._client.execute_available("due_schedules", [*due, *later], missing=[])
         found, following = answers[: len(shards)], answers[len(shards) :]
         entries = sorted((int(float(at)), id.decode()) for answer in found for id, at in pairs(answer))
         is_more = len(entries) >= limit
@@ -295,7 +295,7 @@ class Schedules:
 
     async def _postpone(self, ids: Sequence[str], until: int) -> None:
         commands: list[Command] = [("ZADD", self._keys.shard_of(id).firings, "XX", "GT", until, id) for id in ids]
-        await self._client.execute_all("move_schedules", commands)
+        await self._client.execute_available("move_schedules", commands, missing=None)
 
     # All of them
 

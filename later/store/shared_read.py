@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from later.core.errors import LaterError, StoreDown, StoreFault
+from later.core.errors import LaterError, NodeDown, StoreDown, StoreFault
+from later.store.away_tags import key_of
 from later.store.client import StoreClient
+from later.store.keys import hash_tag
 from later.store.scripts import Command
 from later.store.unwaited import retrieve_error
 
@@ -39,8 +41,11 @@ class SharedRead:
         accept: Callable[[Any, float], None],
         monotonic: Callable[[], float],
         translate: Callable[[StoreFault], LaterError] = lambda fault: fault,
+        grace_s: float = 0.0,
     ) -> None:
         self._client = client
+        self.grace_s = grace_s
+        """How long what was read is good while the node is away."""
         self._verb = verb
         self.command = command
         self._accept = accept
@@ -63,6 +68,27 @@ class SharedRead:
         if reading is None:
             reading = self.start(self._client.execute(self._verb, self.command()))
         await asyncio.shield(reading)
+
+    async def share_unless_away(self, read_at: float) -> None:
+        """Wait as `share` does, unless the node is away and what was read at `read_at` is good for `grace_s`.
+
+        So one node that is away does not stop all others. It may come back any time, so others keep asking.
+        """
+        if self._is_away and self.is_in_grace(read_at):
+            return
+        try:
+            await self.share()
+        except NodeDown:
+            if not self.is_in_grace(read_at):
+                raise
+
+    def is_in_grace(self, read_at: float) -> bool:
+        """Return True if what was read at `read_at` is good while the node is away."""
+        return self._monotonic() - read_at < self.grace_s
+
+    @property
+    def _is_away(self) -> bool:
+        return hash_tag(key_of(self.command())) in self._client.away_tags
 
     async def renew(self) -> None:
         """Wait for a read that begins now or later. Raises: as `share`."""

@@ -39,6 +39,7 @@ class SigningBook:
         keys: Keys,
         monotonic: Callable[[], float],
         now: Callable[[], Awaitable[Interval]],
+        grace_s: float = 0.0,
     ) -> None:
         self._client = client
         self._keys = [keys.signing]
@@ -49,16 +50,19 @@ class SigningBook:
         """The secrets as they were read last."""
         self._version: int | None = None
         self._read_at = -FRESH_S
-        self.shared_read = SharedRead(client, "signing", self._command, self._accept, monotonic)
+        self.shared_read = SharedRead(client, "signing", self._command, self._accept, monotonic, grace_s=grace_s)
 
     def use_masters(self, masters: Sequence[Master]) -> None:
         """Derive secrets from these masters from now on."""
         self.latest = KeyRing(masters, self.latest.rotated, self.latest.rotated_all)
 
     async def refresh(self) -> None:
-        """Read the rotations, unless that was done within `FRESH_S`. Raises StoreDown."""
+        """Read the rotations, unless that was done within `FRESH_S`, or the grace while their node is away.
+
+        Raises StoreDown.
+        """
         if self._monotonic() - self._read_at >= FRESH_S:
-            await self.shared_read.share()
+            await self.shared_read.share_unless_away(self._read_at)
 
     async def read(self) -> KeyRing:
         """Return the secrets as they are now. Raises StoreDown."""

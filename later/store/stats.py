@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from later.core.errors import NodeDown
 from later.core.held import TopicHold
 from later.store import scripts
-from later.store.client import StoreClient
+from later.store.client import StoreClient, replace_missing
 from later.store.codec import pairs, parse_time
 from later.store.fanout import split_by_weight
 from later.store.holds import held_until, is_for_rate, is_held
@@ -54,12 +55,20 @@ class Stats:
         self._keys = keys
 
     async def ping(self) -> None:
-        """Check that the store answers and accepts writes: a full one refuses even to write what is there already."""
-        await self._client.execute("ping", ("HSETNX", self._keys.meta, "schema", SCHEMA_VERSION))
+        """Check that the store answers and accepts writes: a full one refuses even to write what is there already.
+
+        Of a cluster, one shard is enough.
+        """
+        ping: Command = ("HSETNX", self._keys.meta, "schema", SCHEMA_VERSION)
+        try:
+            await self._client.execute("ping", ping)
+        except NodeDown:  # perhaps others are there
+            await self._client.execute_available("ping", [("EXISTS", s.pool) for s in self._keys.shards], missing=0)
 
     async def counts(self, now: int, note_progress: Callable[[], None] = lambda: None) -> dict[str, TopicCounts]:
-        """Return the counts of every topic that has tasks, summed over the shards; due tasks are those by `now` (ms).
+        """Return the counts of every topic that has tasks, summed over the shards that are there.
 
+        Due tasks are those by `now` (ms).
         Only buckets whose wake set names the topic are counted, in slices: many topics must block neither the store nor
         this process. `note_progress` is called after each.
         """
@@ -71,11 +80,11 @@ class Stats:
                     scripts.COUNT.call([target.shard.bucket(target.bucket, topic) for topic in target.topics], [now])
                     for target in targets
                 ]
-                answers = await self._client.execute_all("stats", commands)
+                answers = await self._client.execute_available("stats", commands, missing=[])
                 note_progress()
                 for target, answer in zip(targets, answers, strict=True):
                     position = _POSITIONS[target.bucket]
-                    for topic, count in zip(target.topics, _parse_counts(answer), strict=True):
+                    for topic, count in zip(target.topics, _parse_counts(answer), strict=bool(answer)):
                         tally = tallies.get(topic)
                         if tally is None:
                             tally = tallies[topic] = _Tally()
@@ -98,13 +107,16 @@ class Stats:
         return counts
 
     async def counts_and_holds(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
-        """Return the counts of these topics with their holds, in one round trip for each `READ_AT_ONCE` buckets."""
+        """Return the counts of these topics with their holds, summed over the shards that are there.
+
+        It takes one round trip for each `READ_AT_ONCE` buckets.
+        """
         counts = dict.fromkeys(topics, NO_TASKS)
         holds: dict[str, float] = {}
         targets = self._split_by_shard([*counts], SLICE)
         for some in split_by_weight(targets, READ_AT_ONCE, lambda target: target.weight):
             commands = [command for target in some for command in (target.count_command(now), target.entries_command())]
-            answers = await self._client.execute_all("stats", commands)
+            answers = await self._client.execute_available("stats", commands, missing=[])
             _add_counts(counts, some, answers[::2])
             _add_holds(holds, some, answers[1::2])
         return {topic: count._replace(hold=_parse_hold(topic, holds.get(topic))) for topic, count in counts.items()}
@@ -117,30 +129,33 @@ class Stats:
         """Yield the topics of each bucket of each shard that has tasks of them; a topic may be yielded again.
 
         Wake sets that were empty a moment ago are scanned too: those of a shard are mostly read in one round trip, so
-        that a topic is not missed whose only task moves from one bucket to the next.
+        that a topic is not missed whose only task moves from one bucket to the next. It ends with NodeDown if a shard
+        is away.
         """
-        for wake_sets in _split(await self._wake_sets()):
-            async for scanned in self._scan(wake_sets):
-                for wake_set, entries in scanned:
-                    yield wake_set.shard, wake_set.bucket, [*entries]
+        with self._client.away_tags.needing_all():
+            for wake_sets in _split(await self._wake_sets()):
+                async for scanned in self._scan(wake_sets):
+                    for wake_set, entries in scanned:
+                        yield wake_set.shard, wake_set.bucket, [*entries]
 
     async def topic_state(self, topic: str, now: int) -> TopicState:
-        """Return a topic's state over all shards: its counts, the longest hold, the earliest due time; and the workers.
+        """Return a topic's state: its counts, the longest hold, the earliest due time; and the workers.
 
-        All of it takes one round trip.
+        It is that of the shards that are there, in one round trip.
         """
         name, shards = topic.encode(), self._keys.shards
         keys = [(shard.bucket(Bucket.DELAY, name), shard.wakes[Bucket.DELAY]) for shard in shards]
         targets = [_ShardTopics(shard, [topic]) for shard in shards]
-        workers, *answers = await self._client.execute_all(
+        workers, *answers = await self._client.execute_available(
             "explain",
             [
                 self._workers_command(),
                 *(scripts.TOPIC_STATE.call(some, [name]) for some in keys),
                 *(target.count_command(now) for target in targets),
             ],
+            missing=[],
         )
-        states, counts = answers[: len(shards)], {topic: NO_TASKS}
+        states, counts = [state for state in answers[: len(shards)] if state], {topic: NO_TASKS}
         _add_counts(counts, targets, answers[len(shards) :])
         holds = [held_until(float(entry)) for entry, _ in states if entry and is_held(float(entry))]
         dues = [due_at for _, first in states if (due_at := parse_time(first)) is not None]
@@ -153,12 +168,12 @@ class Stats:
         )
 
     async def remembered_ids(self) -> int:
-        """Return how many ids of ended tasks are remembered."""
-        return sum(await self._execute_in_slices([("ZCARD", shard.done) for shard in self._keys.shards]))
+        """Return how many ids of ended tasks the shards that are there remember."""
+        return sum(await self._available([("ZCARD", shard.done) for shard in self._keys.shards], missing=0))
 
     async def task_count(self) -> int:
-        """Return how many tasks the pools hold."""
-        return sum(await self._execute_in_slices([("HLEN", shard.pool) for shard in self._keys.shards]))
+        """Return how many tasks the pools hold of the shards that are there."""
+        return sum(await self._available([("HLEN", shard.pool) for shard in self._keys.shards], missing=0))
 
     async def server_facts(self) -> ServerFacts:
         """Return the facts about the server."""
@@ -189,11 +204,11 @@ class Stats:
 
     async def heartbeat(self, instance: str, now: int) -> None:
         """Record that this worker is alive."""
-        await self._execute_in_slices([heartbeat_command(self._keys, instance, now)])
+        await self._client.execute("stats", heartbeat_command(self._keys, instance, now))
 
     async def remove_worker(self, instance: str) -> None:
         """Record that this worker has stopped."""
-        await self._execute_in_slices([("ZREM", self._keys.workers, instance)])
+        await self._client.execute("stats", ("ZREM", self._keys.workers, instance))
 
     async def workers(self) -> dict[str, int]:
         """Return the time of each worker's last heartbeat, in ms."""
@@ -210,7 +225,7 @@ class Stats:
 
     async def _wake_sets(self) -> list[_WakeSet]:
         buckets = [(shard, bucket) for shard in self._keys.shards for bucket in Bucket]
-        sizes = await self._execute_in_slices([("ZCARD", shard.wakes[bucket]) for shard, bucket in buckets])
+        sizes = await self._available([("ZCARD", shard.wakes[bucket]) for shard, bucket in buckets], missing=0)
         return [_WakeSet(shard, bucket, size) for (shard, bucket), size in zip(buckets, sizes, strict=True)]
 
     async def _bucket_topics(
@@ -239,15 +254,17 @@ class Stats:
                 ("ZSCAN", wake_set.shard.wakes[wake_set.bucket], cursor, "COUNT", SLICE)
                 for wake_set, cursor in cursors.items()
             ]
-            answers = list(zip(cursors, await self._client.execute_all("stats", scans), strict=True))
+            found = await self._client.execute_available("stats", scans, missing=(0, []))
+            answers = list(zip(cursors, found, strict=True))
             yield [(wake_set, dict(entries)) for wake_set, (_, entries) in answers]
             cursors = {wake_set: cursor for wake_set, (cursor, _) in answers if cursor}
 
-    async def _execute_in_slices(self, commands: Sequence[Command]) -> list[Any]:
+    async def _available(self, commands: Sequence[Command], missing: Any) -> list[Any]:
+        """Return the commands' answers, with `missing` for each one whose node is away."""
         answers: list[Any] = []
         for some in _slices(commands):
-            answers += await self._client.execute_all("stats", some)
-        return answers
+            answers += await self._client.execute_each("stats", some)
+        return replace_missing(answers, missing)
 
 
 def heartbeat_command(keys: Keys, instance: str, now: int) -> Command:
@@ -332,7 +349,7 @@ class _Tally:
 def _add_counts(counts: dict[str, TopicCounts], targets: Sequence[_ShardTopics], answers: Sequence[Any]) -> None:
     """Add what was counted of the topics in each shard."""
     for target, answer in zip(targets, answers, strict=True):
-        for topic, of_topic in zip(target.topics, _slices(_parse_counts(answer), len(Bucket)), strict=True):
+        for topic, of_topic in zip(target.topics, _slices(_parse_counts(answer), len(Bucket)), strict=bool(answer)):
             delay, unack, error, dead = of_topic
             oldest = delay.first_due_at if delay.due else None
             found = TopicCounts(delay.size, unack.size, error.size, dead.size, delay.due, oldest)
@@ -342,7 +359,7 @@ def _add_counts(counts: dict[str, TopicCounts], targets: Sequence[_ShardTopics],
 def _add_holds(holds: dict[str, float], targets: Sequence[_ShardTopics], answers: Sequence[Any]) -> None:
     """Add the entries of the topics that are held in a shard, of each topic the longest hold."""
     for target, entries in zip(targets, answers, strict=True):
-        for topic, entry in zip(target.topics, entries, strict=True):
+        for topic, entry in zip(target.topics, entries, strict=bool(entries)):
             if entry is not None and is_held(score := float(entry)):
                 holds[topic] = min(score, holds.get(topic, score))
 

@@ -128,9 +128,14 @@ class Tasks:
         return found
 
     async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
-        """Return the `limit` earliest wake entries of each shard, in delay also of held topics. Raises StoreDown."""
+        """Return the `limit` earliest wake entries of each shard that is there, in delay also of held topics.
+
+        Raises:
+            StoreDown: there is none.
+        """
         held = self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE) if bucket is Bucket.DELAY else []
-        answers = await self._client.execute_all("due_topics", [*self._wake_ranges(bucket, limit), *held])
+        commands = [*self._wake_ranges(bucket, limit), *held]
+        answers = await self._client.execute_available("due_topics", commands, missing=[])
         shards = len(self._keys.shards)
         due, holds = self._parse_wakes(answers[:shards], limit), self._parse_wakes(answers[shards:], limit, held_until)
         return _merge(due, holds)
@@ -138,14 +143,17 @@ class Tasks:
     async def worker_snapshot(self, limit: int, *, held: bool = True) -> WorkerSnapshot:
         """Return due topics of delay, with `held` also held ones, and the first times of unack, error and schedules.
 
-        One round trip reads all that a worker needs in each tick, and the store's time. Raises StoreDown.
+        One round trip reads all that a worker needs in each tick, of the shards that are there, and the store's time.
+
+        Raises:
+            StoreDown: no shard is there.
         """
         commands = [*self._wake_ranges(Bucket.UNACK, 1), *self._wake_ranges(Bucket.ERROR, 1)]
         commands += [("ZRANGE", shard.firings, 0, 0, "WITHSCORES") for shard in self._keys.shards]
         commands += self._wake_ranges(Bucket.DELAY, limit)
         if held:
             commands += self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE)
-        answers = await self._client.execute_timed("snapshot", commands)
+        answers = await self._client.execute_available_timed("snapshot", commands, missing=[])
         shards = len(self._keys.shards)
         unack, error, firings, delay, holds = (answers[at : at + shards] for at in range(0, 5 * shards, shards))
         held_topics = self._parse_wakes(holds, limit, held_until)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from later.core.errors import NodeDown
 from later.core.policy_scopes import namespace_from_topic
 from later.core.validation import DEFAULT_NAMESPACE
 from later.store import scripts
@@ -43,7 +45,8 @@ class TopicIndex:
         """Return the first `limit` topics after a name, by their bytes, with counts and holds at `now` (ms).
 
         These are the topics that have tasks, and the `declared` ones, which must be in order, too. With a `namespace`,
-        only its own ones; those of the default namespace lie between all others, whose names are read in part.
+        only its own ones; those of the default namespace lie between all others, whose names are read in part. Shards
+        that are away are left out.
         """
         found: dict[str, TopicCounts] = {}
         start, end = _bounds(namespace, after)
@@ -60,7 +63,8 @@ class TopicIndex:
             found |= {name: counts[name] for name in mine if name not in unused or name in declared_here}
             if gone := [name.encode() for name in mine if name in unused and name in indexed]:
                 for shard in self._keys.shards:
-                    await self._put_right(shard, gone)
+                    with suppress(NodeDown):
+                        await self._put_right(shard, gone)
             if len(mine) < len(candidates):
                 start = mine[-1]
             elif read_to == end:
@@ -74,12 +78,13 @@ class TopicIndex:
     async def names(self, namespace: str) -> set[str]:
         """Return the names of a namespace's topics that are in the index: perhaps some whose tasks are gone.
 
-        They are read as `page` reads them.
+        They are read as `page` reads them, but of all shards.
         """
         names: set[str] = set()
         start, end = _bounds(namespace, "")
         while True:
-            indexed, read_to = await self._read_names(start, end, SLICE)
+            with self._client.away_tags.needing_all():
+                indexed, read_to = await self._read_names(start, end, SLICE)
             names |= {name for name in indexed if namespace_from_topic(name) == namespace}
             if read_to == end:
                 return names
@@ -96,9 +101,9 @@ class TopicIndex:
         return ("ZSCAN", self._to_check[number][1], cursor, "COUNT", SLICE)
 
     async def finish_check(self, answer: Any) -> None:
-        """Put right the names that were read."""
+        """Put right the names that were read; None if their shard is away: then the next ones follow."""
         number = self._scan[0]
-        cursor, entries = answer
+        cursor, entries = answer or (0, {})
         await self._put_right(self._to_check[number][0], [*dict(entries)])
         self._scan = (number, cursor) if cursor else ((number + 1) % len(self._to_check), 0)
 
@@ -111,8 +116,8 @@ class TopicIndex:
         read: list[Command] = [
             ("ZRANGE", shard.topics, *bounds, "BYLEX", "LIMIT", 0, limit) for shard in self._keys.shards
         ]
-        is_complete, *answers = await self._client.execute_all(
-            "stats", [("HGET", self._keys.meta, INDEX_IS_COMPLETE), *read]
+        is_complete, *answers = await self._client.execute_available(
+            "stats", [("HGET", self._keys.meta, INDEX_IS_COMPLETE), *read], missing=[]
         )
         if is_complete is None:
             await self.complete()

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from later.core.errors import LaterError
+from later.core.errors import LaterError, first_fault
 from later.core.held import Held
 from later.core.origin import Origin
 from later.core.policy_scopes import Policies
@@ -101,9 +101,8 @@ class Claimer:
         self._forget_idle_origins(now)
         hold_ends = [request.hold_until for request in requests if request.hold_until is not None]
         self._hold_ends_at = min([self._hold_ends_at, *hold_ends])
-        for result in results:
-            if isinstance(result, LaterError):
-                raise result
+        if (error := first_fault(results)) is not None:
+            raise error
         next_due = self._next_due(due, requests, results, due_again_at, now)
         more_due = due.more_at is not None and due.more_at <= now
         if more_due and not is_whole and sum(request.limit for request in requests) < free:

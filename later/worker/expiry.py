@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from later.core.errors import LaterError
+from later.core.errors import NodeDown, first_fault
 from later.core.policy import Policy
 from later.core.retry import expiry_failure
 from later.metrics import Metrics
@@ -52,9 +52,8 @@ class Expirer:
         for task in died:
             self._metrics.count_death(task.topic, "expired", task.id)
             log.warning("task dead", id=task.id, topic=task.topic, reason="expired")
-        for result in results:
-            if isinstance(result, LaterError):
-                raise result
+        if (error := first_fault(results)) is not None:
+            raise error
         page_is_full = max(Counter(task.shard for task in expired).values()) >= MAX_TASKS
         return TickResult(len(died), now if page_is_full else None)
 
@@ -87,7 +86,13 @@ class DeadSweeper:
     async def _sweep_topic(self, topic: DueTopic, policy: Policy, now: int, limit: int) -> int:
         """Remove about `limit` of those tasks of the topic that were kept for long enough; return their number."""
         expiry, died_by, removed = self._store.expiry, now - policy.dead_keep_ms, 0
-        while removed < limit and (dead := await expiry.dead_tasks(topic, died_by, now, policy)):
+        while removed < limit:
+            try:
+                dead = await expiry.dead_tasks(topic, died_by, now, policy)
+            except NodeDown:
+                break  # its shard is away
+            if not dead:
+                break
             results = await expiry.sweep(dead, died_by)
             swept = sum(result is True for result in results)
             if not swept:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
-from later.core.errors import LaterError, PolicyRefusal, Refused
+from later.core.errors import LaterError, PolicyRefusal, Refused, first_fault
 from later.core.policy import Deliver
 from later.core.policy_scopes import Policies
 from later.core.schedule import LATE_MS, FiringPlan, FiringRecord, FiringRefusal, firing_task, move_on, plan_firings
@@ -75,10 +75,12 @@ class ScheduleFirer:
         await self._move_on(due, plans, [firing for firing in firings if firing.position not in errors], errors)
         if errors:
             await self._store.schedules.postpone([due[position] for position in errors], now + RETRY_MS)
-            raise next(iter(errors.values()))
+        if (error := first_fault(errors.values())) is not None:
+            raise error
         is_all = len(due) == len(found.schedules)
         next_times = [plan.next_at for plan in plans if plan.next_at is not None]
         next_times += [] if found.next_at is None else [found.next_at]
+        next_times += [now + RETRY_MS] if errors else []
         return TickResult(len(due), min(next_times, default=None) if is_all else now)
 
     async def _plan(self, found: Sequence[DueSchedule], now: int) -> tuple[list[DueSchedule], list[FiringPlan]]:
@@ -205,10 +207,10 @@ class ScheduleFirer:
             for position in moved
         ]
         results = await self._store.schedules.move_on(moves)
+        if (error := first_fault(results)) is not None:
+            raise error
         for position, result in zip(moved, results, strict=True):
-            if isinstance(result, LaterError):
-                raise result
-            if result and position in refusals:
+            if result is True and position in refusals:
                 self._report_refusals(due[position], refusals[position])
 
     def _report_refusals(self, due: DueSchedule, refusals: Sequence[FiringRefusal]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from later.core.audit_event import AuditAction, AuditEvent, AuditOutcome
-from later.core.errors import LaterError, StoreDown
+from later.core.errors import LaterError, StoreDown, first_fault
 from later.core.held import Held
 from later.core.operator_event import (
     ABOUT_OTHERS,
@@ -224,7 +224,7 @@ class EventWriter:
     async def _may_create(self) -> bool:
         """Return False while too many tasks of events are there already. Raises StoreDown."""
         now = (await self._store.time.now()).low
-        counts = (await self._store.stats.counts_for([EVENTS_TOPIC], now))[EVENTS_TOPIC]
+        counts = (await self._store.stats.counts_and_holds([EVENTS_TOPIC], now))[EVENTS_TOPIC]
         waiting = counts.delay + counts.unack + counts.error
         was_held_up, self._is_held_up = self._is_held_up, waiting >= MAX_WAITING or counts.dead >= MAX_DEAD
         if self._is_held_up and not was_held_up:
@@ -251,9 +251,8 @@ class EventWriter:
                 log.warning("operator events lost", count=1, topics=[event.subject.topic], reason=str(result))
         self._report(created, now)
         await self._store.events.remove(ended)
-        for result in results:
-            if isinstance(result, StoreDown):
-                raise result
+        if (error := first_fault(result for result in results if isinstance(result, StoreDown))) is not None:
+            raise error
 
     def _report(self, created: Sequence[OperatorEvent], now: int) -> None:
         """Count and log events whose tasks are new, and wake who claims them."""

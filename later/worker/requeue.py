@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from later.core.errors import LaterError
+from later.core.errors import LaterError, first_fault
 from later.core.policy import Deliver
 from later.metrics import Metrics
 from later.store.keys import Bucket
@@ -39,11 +39,11 @@ class Requeuer:
             self._on_requeued()
             await self._notify_consumers([entry.topic for entry in due], now)
         next_times = [entry.at for entry in entries if entry.at > now]
-        for result in results:
-            if isinstance(result, LaterError):
-                raise result
-            if result.wake_at is not None:
-                next_times.append(result.wake_at)
+        if (error := first_fault(results)) is not None:
+            raise error
+        next_times += [
+            result.wake_at for result in results if not isinstance(result, LaterError) and result.wake_at is not None
+        ]
         if more_at is not None:
             next_times.append(more_at)
         return TickResult(moved, min(next_times, default=None))

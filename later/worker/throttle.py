@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import structlog
 
-from later.core.errors import LaterError, StoreDown
+from later.core.errors import LaterError, NodeDown, StoreDown
 from later.core.held import Held, TopicHold
 from later.core.policy_scopes import Policies
 from later.metrics import Metrics
@@ -227,6 +227,9 @@ class Throttle:
         grants: dict[str, PermitGrant] = {}
         for request, answer in zip(requests, answers, strict=True):
             topic = request.topic
+            if isinstance(answer, NodeDown):
+                grants[topic], self._blocked[topic] = PermitGrant(0, None), now + MAX_POLL_MS
+                continue
             if isinstance(answer, StoreDown):
                 raise answer
             if isinstance(answer, LaterError):

@@ -207,7 +207,9 @@ async def serve_api(
         guard=guard or NO_GUARD,
         authorization=authorization,
         cross_site_protection=cross_site_protection or CrossSiteProtection(),
-        health=HealthSource(why_not_ready=why_not_ready, exposition=exposition),
+        health=HealthSource(
+            why_not_ready=why_not_ready, exposition=exposition, count_away=lambda: len(store.away_shards)
+        ),
         wake_delay_ticker=wakes.append,
         pages=[] if console == "off" else console_routes(console, base_path, authorization, cookie),
         read_snapshot=census.look,

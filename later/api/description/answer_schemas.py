@@ -135,9 +135,10 @@ def _topic_schemas() -> dict[str, Schema]:
         "TopicList": _with_optional(
             answer_structure(topics=array(_topic_row_schema(topic=_TEXT)), cursor=nullable(_TEXT)),
             counted_at=nullable(TIME),
+            partial=BOOLEAN,
         ),
         **_forecast_schemas(),
-        "Topic": _topic_row_schema(**scope, policy=reference("Policy")),
+        "Topic": _with_optional(_topic_row_schema(**scope, policy=reference("Policy")), partial=BOOLEAN),
         "Policy": structure(values),
         "Settings": structure({**values, "warning": _TEXT}),
         "AppliedPolicy": structure(levels),
@@ -203,6 +204,7 @@ def _explanation_schema(lateness: Schema) -> Schema:
         expires_at=nullable(TIME),
         last_error=nullable(reference("LastErrorView")),
         last_failures=array(reference("FailureView")),
+        partial=BOOLEAN,
     )
 
 
@@ -239,7 +241,7 @@ def _other_schemas() -> dict[str, Schema]:
         "PausedSchedule": answer_structure(id=_TEXT, paused=BOOLEAN),
         "ClockAnswer": _with_optional(answer_structure(now=TIME, ahead=number(0)), settled=BOOLEAN, to=TIME),
         "Alive": answer_structure(status=_TEXT),
-        "Ready": _with_optional(answer_structure(status=_TEXT), warning=_TEXT),
+        "Ready": _with_optional(answer_structure(status=_TEXT), warning=_TEXT, shards_away=_COUNT),
         "WhoAmI": answer_structure(
             version=_TEXT,
             key=nullable(_TEXT),
@@ -277,7 +279,7 @@ def _overview_schema() -> Schema:
     )
     workers = answer_structure(count=_COUNT, slots=_COUNT, slots_in_use=_COUNT, last_heartbeat_at=nullable(TIME))
     rates = answer_structure(slot_at=TIME, step_s=integer(1), **{name: number(0) for name in RATES})
-    return answer_structure(
+    overview = answer_structure(
         at=TIME,
         counted_at=nullable(TIME),
         level=choice([level.value for level in AlertLevel]),
@@ -295,6 +297,7 @@ def _overview_schema() -> Schema:
         lateness=nullable(answer_structure(p50_s=number(0), p99_s=number(0))),
         topics=array(_topic_row_schema(topic=_TEXT), most=MAX_TOPICS),
     )
+    return _with_optional(overview, partial=BOOLEAN)
 
 
 def _worker_schema() -> Schema:

@@ -6,7 +6,8 @@ the task says that it is JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -107,11 +108,17 @@ def post_too_large(limit: int) -> ZaqarError:
 
 
 def admit_messages(
-    messages: Sequence[PostedMessage], call: ZaqarCall, policies: Policies, now: Interval, at_once: int
+    messages: Sequence[PostedMessage],
+    call: ZaqarCall,
+    policies: Policies,
+    now: Interval,
+    at_once: int,
+    draw: Callable[[Callable[[], Task]], Task],
 ) -> list[Task]:
     """Return the tasks that messages become, posted at `now`, in the order of the post.
 
-    A message without a delay is due, and created, at `at_once` (ms): see `due_at_once`.
+    A message without a delay is due, and created, at `at_once` (ms): see `due_at_once`. `draw` chooses among the ids
+    that a task may get: see `AwayShards`.
 
     Raises:
         ZaqarError: the ttl or delay of one of them is out of bounds.
@@ -124,7 +131,7 @@ def admit_messages(
     tasks: list[Task] = []
     for content, is_json, ttl_s, delay_s in messages:
         draft = Draft(topic=call.topic, content=content, ttl=default_ttl_s if ttl_s is None else ttl_s, delay=delay_s)
-        task = admit(draft, policies, now.high, new_id(), call.caller)
+        task = draw(partial(_admit, draft, call, policies, now.high))
         at = at_once if task.execute_at == now.high else task.created_at
         earlier_ms = task.created_at - at
         tasks.append(
@@ -138,6 +145,10 @@ def admit_messages(
             )
         )
     return tasks
+
+
+def _admit(draft: Draft, call: ZaqarCall, policies: Policies, now: int) -> Task:
+    return admit(draft, policies, now, new_id(), call.caller)
 
 
 def _check_times(message: PostedMessage, policy: Policy) -> None:

@@ -126,11 +126,12 @@ class MessageHandlers:
             policies = await self._ensure_queue(call, len(body))
             now = await self._store.time.now()
             self._last_due = due_at_once(now, self._last_due)
-            tasks = admit_messages(messages[:ITEMS_PER_TURN], call, policies, now, self._last_due)
+            draw = self._store.away_shards.draw
+            tasks = admit_messages(messages[:ITEMS_PER_TURN], call, policies, now, self._last_due, draw)
             for start in range(ITEMS_PER_TURN, len(messages), ITEMS_PER_TURN):
                 await asyncio.sleep(0)
                 some = messages[start : start + ITEMS_PER_TURN]
-                tasks += admit_messages(some, call, policies, now, self._last_due)
+                tasks += admit_messages(some, call, policies, now, self._last_due, draw)
             for answer in await self._create(tasks, len(body)):
                 if isinstance(answer, LaterError):
                     raise answer

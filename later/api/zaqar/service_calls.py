@@ -83,7 +83,8 @@ class ServiceHandlers:
         now = (await self._store.time.now()).low
         after = ""
         while True:
-            counts = await self._store.topic_index.page(declared, now, limit=SLICE, after=after, namespace=project)
+            with self._store.client.away_tags.needing_all():
+                counts = await self._store.topic_index.page(declared, now, limit=SLICE, after=after, namespace=project)
             for topic in counts.values():
                 claimed += topic.unack
                 total += topic.delay + topic.unack + topic.error
