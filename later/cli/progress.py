@@ -99,4 +99,5 @@ def _build_progress(columns: Callable[[], Sequence[ProgressColumn]]) -> Progress
     except ModuleNotFoundError:
         return None
     console = Console(file=sys.stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
-    return Progress(*columns(), console=console, transient=True)
+    # Otherwise what is printed meanwhile would go to standard error, also if standard output is a file.
+    return Progress(*columns(), console=console, transient=True, redirect_stdout=sys.stdout.isatty())

@@ -262,6 +262,23 @@ def decode_task(task_id: str, body: bytes) -> Task:
     )
 
 
+def names_topic(body: bytes, topic: bytes) -> bool:
+    """Return True if the beginning of `body`, which is all that is read, is that of a task of this topic.
+
+    False leaves it open: other software may encode the same body in other bytes, which only `decode_task` reads.
+    """
+    start = _TOPIC_STARTS.get(body[:1], 0)
+    try:
+        return start > 0 and body.startswith(_VERSION + _encoder.encode(topic.decode()), start)
+    except UnicodeDecodeError:
+        return False
+
+
+_VERSION = _encoder.encode(BODY_VERSION)
+_TOPIC_STARTS = {bytes([first]): 1 for first in range(0x90, 0xA0)} | {b"\xdc": 3}
+"""Where the version and the topic begin, by a body's first byte: the array's length takes one byte or three."""
+
+
 def decode_task_or_error(task_id: str, body: bytes) -> Task | UnreadableBody:
     """Return the task that `encode_task` made `body` from, or the error if it cannot be decoded."""
     try:

@@ -1,31 +1,37 @@
 """The doctor: it checks that each task is in exactly one bucket, each entry has a body, each wake entry is right.
 
 It reads the whole store in slices, beside workers that move tasks all the time. A suspect in a slice may only have
-moved between two commands; so one script that sees all buckets of its shard examines each suspect again. Only the
-bucket keys are kept in memory: a store of millions of tasks would not fit.
+moved between two commands; so one script that sees all buckets of its shard examines each suspect again. Several
+shards are examined side by side, because one would wait for the store much of the time. Only the bucket keys of these
+shards are kept in memory: a store of millions of tasks would not fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from later.core.errors import UnreadableBody
 from later.core.policy import MAX_CLAIM_LEASE_MS
-from later.core.task import Task, decode_task
+from later.core.task import Task, decode_task, names_topic
 from later.store import scripts
 from later.store.client import StoreClient
 from later.store.defects import SCHEDULE_DEFECTS, Defect, Finding, printable
-from later.store.keys import Bucket, Keys, Shard, expiry_member, glob_escape
+from later.store.keys import Bucket, Keys, Shard, expiry_member
+from later.store.merge import merge
 from later.store.schedule_check import ScheduleCheck
 from later.store.schedules import Schedules
 from later.store.scripts import Argument, Command, Script
 
+SHARDS_AT_ONCE = 4
+"""Shards that are examined side by side: with more, this process has no more CPU, and the store more to do at once."""
 SLICE = 200
 """Ids read at once: their bodies may have 1 MiB each, and the store serves no other client meanwhile."""
+BUCKETS_AT_ONCE = 50
+"""Buckets of a shard that are read in one round trip."""
 SCAN_SLICE = 1000
 SEARCH_SLICE = 1000
-"""Buckets that one script searches for an id; the store serves no other client meanwhile."""
+"""Buckets that one script searches; the store serves no other client meanwhile."""
 PREFERENCE = (Bucket.UNACK, Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
 """The order in which a task in several buckets prefers them: its delivery may be under way, or its pause not over."""
 NO_END = -1
@@ -77,7 +83,7 @@ class _Examination(NamedTuple):
 
 
 class Doctor:
-    """Examines and repairs a store. `tasks` and `entries` are the numbers of tasks and bucket entries read last.
+    """Examines and repairs a store. `tasks`, `entries` and `shards` say how many were read by the last examination.
 
     Every method raises StoreDown.
     """
@@ -85,36 +91,50 @@ class Doctor:
     def __init__(self, client: StoreClient, keys: Keys) -> None:
         self.tasks = 0
         self.entries = 0
+        self.shards = 0
         self._client = client
         self._keys = keys
         self._schedules = ScheduleCheck(client, Schedules(client, keys))
         self._buckets: dict[int, list[bytes]] = {}
-        """The bucket keys of each shard."""
+        """The bucket keys of each shard that is being examined."""
 
-    async def examine(self, now: int) -> AsyncIterator[Finding]:
-        """Yield the defects of the whole store. Each finding was true at one moment of the examination.
+    async def count_tasks(self, shards: Sequence[Shard]) -> int:
+        """Return how many tasks these shards have: as many as an examination of them reads, and as many entries."""
+        return sum(await self._client.execute_all("doctor", [("HLEN", shard.pool) for shard in shards]))
+
+    async def examine(self, now: int, shards: Sequence[Shard] | None = None) -> AsyncIterator[Finding]:
+        """Yield the defects of these shards, or of all. Each finding was true at one moment of the examination.
 
         A finding may be repaired before the next one is asked for.
         """
-        self.tasks = self.entries = 0
-        for shard in self._keys.shards:
-            self._buckets[shard.index] = await self._find_buckets(shard)
-            async for read_from, id in self._suspects(shard):
-                if read_from == shard.expiry:
-                    topic = await self._check_expiry_index(shard, id, repair=False)
-                    if topic is not None:
-                        yield Finding(Defect.UNINDEXED, shard.index, id, topic, None, ())
-                    continue
-                examination = await self._examine(shard, id, read_from)
-                defect = examination.defect()
-                if defect is not None and examination.reporting_key() == read_from:
-                    yield examination.finding(defect, read_from)
-            async for finding in self._wake_findings(shard, now):
+        self.tasks = self.entries = self.shards = 0
+        chosen = self._keys.shards if shards is None else shards
+        async for finding in merge((self._examine_shard(shard, now) for shard in chosen), SHARDS_AT_ONCE):
+            yield finding
+
+    async def _examine_shard(self, shard: Shard, now: int) -> AsyncGenerator[Finding]:
+        buckets = set[bytes]()
+        async for keys in self._read_keys(shard):
+            buckets.update(key for key in keys if shard.parse_bucket_key(key) is not None)
+            for finding in await self._endless_records(shard, keys):
                 yield finding
-            async for finding in self._record_findings(shard):
-                yield finding
-            async for kind, *where in self._schedules.defects(shard):
-                yield Finding(Defect(f"schedule-{kind}"), shard.index, None, None, None, tuple(filter(None, where)))
+        self._buckets[shard.index] = sorted(buckets)
+        async for read_from, id in self._suspects(shard):
+            if read_from == shard.expiry:
+                topic = await self._check_expiry_index(shard, id, repair=False)
+                if topic is not None:
+                    yield Finding(Defect.UNINDEXED, shard.index, id, topic, None, ())
+                continue
+            examination = await self._examine(shard, id, read_from)
+            defect = examination.defect()
+            if defect is not None and examination.reporting_key() == read_from:
+                yield examination.finding(defect, read_from)
+        async for finding in self._wake_findings(shard, now):
+            yield finding
+        async for kind, *where in self._schedules.defects(shard):
+            yield Finding(Defect(f"schedule-{kind}"), shard.index, None, None, None, tuple(filter(None, where)))
+        del self._buckets[shard.index]
+        self.shards += 1
 
     async def repair(self, finding: Finding, now: int) -> bool:
         """Repair the subject of a finding, in its present state. Return False if nothing is wrong any more.
@@ -135,8 +155,6 @@ class Doctor:
             is_repaired = bool(await self._client.execute("doctor", command))
             await self._client.execute("doctor", _index_command(shard, finding.topic))
             return is_repaired
-        if shard.index not in self._buckets:
-            self._buckets[shard.index] = await self._find_buckets(shard)
         assert finding.id is not None
         if finding.kind is Defect.UNINDEXED:
             return await self._check_expiry_index(shard, finding.id, repair=True) is not None
@@ -156,70 +174,94 @@ class Doctor:
                     await self._client.execute("doctor", _index_command(shard, located[fallback - 1][1]))
                 return bool(answer)
 
-    async def _find_buckets(self, shard: Shard) -> list[bytes]:
-        options = ("MATCH", shard.key_pattern, "COUNT", SCAN_SLICE)
-        keys = {key async for found in self._scan(("SCAN",), options) for key in found}
-        return sorted(key for key in keys if shard.parse_bucket_key(key) is not None)
+    def _read_keys(self, shard: Shard) -> AsyncIterator[list[bytes]]:
+        """Yield the keys of a shard, some at a time. The server passes over those of all others, which takes time."""
+        return self._scan(("SCAN",), ("MATCH", shard.key_pattern, "COUNT", SCAN_SLICE))
 
     async def _suspects(self, shard: Shard) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield ids that may have a defect, each with the key whose reading made it a suspect."""
         async for bodies in self._scan(("HSCAN", shard.pool), ("COUNT", SLICE)):
             self.tasks += len(bodies)
-            for id in await self._not_in_one_bucket(shard, bodies):
+            tasks = {id: _decode(body) for id, body in bodies.items()}
+            for id in await self._not_in_one_bucket(shard, tasks):
                 yield shard.pool, id
-            for id in await self._not_in_expiry_index(shard, bodies):
+            for id in await self._not_in_expiry_index(shard, tasks):
                 yield shard.expiry, id
-        for key in self._buckets[shard.index]:
-            async for entries in self._scan(("ZSCAN", key), ("COUNT", SLICE)):
-                self.entries += len(entries)
-                for id in await self._misplaced(shard, key, [id for id, _ in entries]):
-                    yield key, id
+        async for suspect in self._misplaced_entries(shard):
+            yield suspect
         for key in (shard.attempts, shard.outcome):
             async for fields in self._scan(("HSCAN", key), ("COUNT", SLICE)):
                 exist = await self._client.execute_all("doctor", [("HEXISTS", shard.pool, id) for id in fields])
                 for id in [id for id, exists in zip(fields, exist, strict=True) if not exists]:
                     yield key, id
 
-    async def _not_in_one_bucket(self, shard: Shard, bodies: dict[bytes, bytes]) -> list[bytes]:
+    async def _not_in_one_bucket(self, shard: Shard, tasks: dict[bytes, Task | None]) -> list[bytes]:
         """Return ids that were not seen in exactly one bucket of their topic, or whose topic cannot be read."""
-        by_topic: dict[bytes | None, list[bytes]] = {}
-        for id, body in bodies.items():
-            by_topic.setdefault(_topic_of(body), []).append(id)
+        by_topic: dict[str | None, list[bytes]] = {}
+        for id, task in tasks.items():
+            by_topic.setdefault(None if task is None else task.topic, []).append(id)
         suspects = by_topic.pop(None, [])
-        commands: list[Command] = [
-            ("ZMSCORE", key, *ids) for topic, ids in by_topic.items() for key in shard.buckets(topic or b"")
-        ]
-        answers = iter(await self._client.execute_all("doctor", commands))
-        for ids in by_topic.values():
-            scores = [next(answers) for _ in Bucket]
-            suspects += [id for id, *seen in zip(ids, *scores, strict=True) if len(seen) - seen.count(None) != 1]
+        topics = [*by_topic.items()]
+        for start in range(0, len(topics), SEARCH_SLICE // len(Bucket)):
+            some = topics[start : start + SEARCH_SLICE // len(Bucket)]
+            keys = [key for topic, _ in some for key in shard.buckets((topic or "").encode())]
+            arguments: list[Argument] = []
+            for _, ids in some:
+                arguments += [len(ids), *ids]
+            suspects += await self._client.execute("doctor", scripts.NOT_IN_ONE_BUCKET.call(keys, arguments))
         return suspects
 
-    async def _misplaced(self, shard: Shard, key: bytes, ids: list[bytes]) -> list[bytes]:
-        """Return entries of the bucket `key` that have no body, or the body of another topic's task."""
-        if not ids:
-            return []
-        topic = _bucket_and_topic(shard, key)[1]
-        bodies = await self._client.execute("doctor", ("HMGET", shard.pool, *ids))
+    async def _misplaced_entries(self, shard: Shard) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Yield the entries of all buckets, as bucket and id, that seem not to belong there."""
+        buckets = self._buckets[shard.index]
+        for start in range(0, len(buckets), BUCKETS_AT_ONCE):
+            cursors = dict.fromkeys(buckets[start : start + BUCKETS_AT_ONCE], 0)
+            while cursors:
+                entries = await self._read_entries(cursors)
+                self.entries += len(entries)
+                for part in range(0, len(entries), SLICE):
+                    for misplaced in await self._misplaced(shard, entries[part : part + SLICE]):
+                        yield misplaced
+
+    async def _read_entries(self, cursors: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
+        """Read on in some buckets. Return the entries, as bucket and id, and move the cursors; remove those at the end.
+
+        A bucket of a few tasks is read whole. Were each read by itself, small topics would take a round trip each.
+        """
+        count = max(SLICE // len(cursors), 1)
+        commands: list[Command] = [("ZSCAN", key, cursor, "COUNT", count) for key, cursor in cursors.items()]
+        entries: list[tuple[bytes, bytes]] = []
+        for key, (cursor, found) in zip([*cursors], await self._client.execute_all("doctor", commands), strict=True):
+            entries += [(key, id) for id, _ in found]
+            if cursor:
+                cursors[key] = cursor
+            else:
+                del cursors[key]
+        return entries
+
+    async def _misplaced(self, shard: Shard, entries: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return those entries, as bucket and id, that have no body, or the body of another topic's task."""
+        bodies = await self._client.execute("doctor", ("HMGET", shard.pool, *(id for _, id in entries)))
+        topics = {key: _bucket_and_topic(shard, key)[1] for key, _ in entries}
         return [
-            id
-            for id, body in zip(ids, bodies, strict=True)
-            if body is None or (_topic_of(body) or topic) != topic  # an unreadable body may be in any bucket
+            (key, id)
+            for (key, id), body in zip(entries, bodies, strict=True)
+            if body is None or not _may_be_of(body, topics[key])
         ]
 
-    async def _not_in_expiry_index(self, shard: Shard, bodies: dict[bytes, bytes]) -> list[bytes]:
+    async def _not_in_expiry_index(self, shard: Shard, tasks: dict[bytes, Task | None]) -> list[bytes]:
         """Return the ids of tasks that have a ttl and were not seen in the expiry index."""
-        tasks = {id: task for id, body in bodies.items() if (task := _task_with_ttl(body)) is not None}
-        if not tasks:
+        expiring = {id: task for id, task in tasks.items() if task is not None and task.expires_at is not None}
+        if not expiring:
             return []
-        members = [expiry_member(task.topic.encode(), id) for id, task in tasks.items()]
+        members = [expiry_member(task.topic.encode(), id) for id, task in expiring.items()]
         scores = await self._client.execute("doctor", ("ZMSCORE", shard.expiry, *members))
-        return [id for id, score in zip(tasks, scores, strict=True) if score is None]
+        return [id for id, score in zip(expiring, scores, strict=True) if score is None]
 
     async def _check_expiry_index(self, shard: Shard, id: bytes, *, repair: bool) -> bytes | None:
         """Return the topic of a task that should be in the expiry index and is not; with `repair`, add it."""
         body = await self._client.execute("doctor", ("HGET", shard.pool, id))
-        task = None if body is None else _task_with_ttl(body)
+        task = None if body is None else _decode(body)
         if task is None or task.expires_at is None:
             return None
         topic = task.topic.encode()
@@ -252,7 +294,10 @@ class Doctor:
     async def _search(self, shard: Shard, id: bytes) -> list[bytes]:
         """Return the buckets of the shard that hold an id, each as it is when the search reaches it."""
         holding: list[bytes] = []
-        buckets = self._buckets[shard.index]
+        buckets = self._buckets.get(shard.index)
+        if buckets is None:  # a finding is repaired after the examination of its shard
+            keys = [key async for found in self._read_keys(shard) for key in found]
+            buckets = [key for key in keys if shard.parse_bucket_key(key) is not None]
         for start in range(0, len(buckets), SEARCH_SLICE):
             some = buckets[start : start + SEARCH_SLICE]
             command = scripts.EXAMINE.call([shard.pool, shard.attempts, shard.outcome, *some], [id])
@@ -279,15 +324,16 @@ class Doctor:
                 if fault:
                     yield Finding(Defect(f"wake-{fault.decode()}"), shard.index, None, topic, bucket, ())
 
-    async def _record_findings(self, shard: Shard) -> AsyncIterator[Finding]:
-        """Yield the claim records that would never be removed."""
-        options = ("MATCH", glob_escape(shard.claim_record_prefix) + b"*", "COUNT", SCAN_SLICE)
-        async for keys in self._scan(("SCAN",), options):
-            lasting = await self._client.execute_all("doctor", [("PTTL", key) for key in keys])
-            for key, left_ms in zip(keys, lasting, strict=True):
-                if left_ms == NO_END:
-                    claim_id = printable(key.removeprefix(shard.claim_record_prefix))
-                    yield Finding(Defect.CLAIM_ENDLESS, shard.index, None, None, None, (claim_id,))
+    async def _endless_records(self, shard: Shard, keys: Sequence[bytes]) -> list[Finding]:
+        """Return the claim records among these keys that would never be removed."""
+        records = [key for key in keys if key.startswith(shard.claim_record_prefix)]
+        lasting = await self._client.execute_all("doctor", [("PTTL", key) for key in records])
+        claim_ids = [
+            printable(key.removeprefix(shard.claim_record_prefix))
+            for key, left_ms in zip(records, lasting, strict=True)
+            if left_ms == NO_END
+        ]
+        return [Finding(Defect.CLAIM_ENDLESS, shard.index, None, None, None, (claim_id,)) for claim_id in claim_ids]
 
     async def _scan(self, scan: Command, options: Command) -> AsyncIterator[Any]:
         """Yield the results of a SCAN, HSCAN or ZSCAN, slice by slice."""
@@ -322,19 +368,21 @@ def _bucket_and_topic(shard: Shard, key: bytes) -> tuple[Bucket, bytes]:
 
 def _topic_of(body: bytes) -> bytes | None:
     """Return the topic that a body names; None if it cannot be read."""
-    try:
-        return decode_task("", body).topic.encode()
-    except UnreadableBody:
-        return None
+    task = _decode(body)
+    return None if task is None else task.topic.encode()
 
 
-def _task_with_ttl(body: bytes) -> Task | None:
-    """Return the task if it has a ttl."""
+def _may_be_of(body: bytes, topic: bytes) -> bool:
+    """Return False if a body names another topic; one that cannot be read may be of any."""
+    return names_topic(body, topic) or _topic_of(body) in (topic, None)
+
+
+def _decode(body: bytes) -> Task | None:
+    """Return the task, without its id; None if the body cannot be read."""
     try:
-        task = decode_task("", body)
+        return decode_task("", body)
     except UnreadableBody:
         return None
-    return None if task.expires_at is None else task
 
 
 def _distinct(keys: Iterable[bytes]) -> list[bytes]:

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.errors import UnreadableBody
-from later.core.task import Death, Task, decode_task, encode_task, new_id, pack_id, unpack_id
+from later.core.task import Death, Task, decode_task, encode_task, names_topic, new_id, pack_id, unpack_id
 from tests.builders import NOW, a_task
 from tests.cases import each_case
 
@@ -241,3 +241,20 @@ class TestId:
         assert os.read(read_end, 36).decode() != new_id()
         os.close(read_end)
         os.close(write_end)
+
+
+class TestTheTopicAtTheBeginning:
+    @pytest.mark.parametrize("topic", ["t", "order", "team/" + "x" * 40, "x" * 255, "ü" * 20])
+    @pytest.mark.parametrize("fields", [{}, {"trace_context": b"c" * 25}])
+    def test_a_body_names_its_own_topic_and_no_other(self, topic: str, fields: dict[str, Any]) -> None:
+        body = encode_task(a_task(topic=topic, **fields))
+        assert names_topic(body, topic.encode())
+        for other in (topic + "x", topic[:-1], "other", ""):
+            assert not names_topic(body, other.encode())
+
+    @pytest.mark.parametrize("body", [b"", b"\x9a", b"\xc1", b"\x9a\x02\xa5order", b"\x00\x01\xa5order", b"\xa5order"])
+    def test_no_other_text_names_it(self, body: bytes) -> None:
+        assert not names_topic(body, b"order")
+
+    def test_the_body_of_a_topic_that_is_no_text_names_none(self) -> None:
+        assert not names_topic(encode_task(a_task(topic="\ufffd")), b"\xff")

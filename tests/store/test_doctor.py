@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,8 +12,8 @@ from later.core.retry import expiry_failure
 from later.core.task import encode_task, pack_id
 from later.store import scripts
 from later.store.defects import Defect, Finding
-from later.store.doctor import SEARCH_SLICE, Doctor
-from later.store.keys import Bucket
+from later.store.doctor import SEARCH_SLICE, SHARDS_AT_ONCE, Doctor
+from later.store.keys import Bucket, Shard
 from later.store.scripts import Command, Script
 from later.store.types import Claim, ClaimRequest, ExpiredTask, Settlement
 from tests.builders import NOW, a_task
@@ -392,16 +392,87 @@ async def test_no_command_names_more_buckets_than_a_slice(store: StoreFixture, m
         await store.tasks.create([a_task(id=f"t{n}", topic=f"topic-{n}") for n in range(start, start + 500)])
     await create(store, "a")
     await add_entry(store, Bucket.UNACK, "topic-7")
-    lengths: list[int] = []
+    keys: list[int] = []
     execute = store.client.execute
 
     async def record(verb: str, command: Command) -> Any:
-        lengths.append(len(command))
+        if command[0] == "EVALSHA":
+            keys.append(int(command[2]))
         return await execute(verb, command)
 
     monkeypatch.setattr(store.client, "execute", record)
     assert [finding.kind for finding in await findings(store)] == [Defect.SEVERAL]
-    assert SEARCH_SLICE // 2 < max(lengths) < SEARCH_SLICE + 20
+    assert SEARCH_SLICE // 2 < max(keys) < SEARCH_SLICE + 20
+
+
+class TestSeveralShards:
+    @pytest.fixture
+    def shards(self) -> int:
+        """Return more than are examined side by side."""
+        return 2 * SHARDS_AT_ONCE + 1
+
+    async def lose_one_in_each(self, store: StoreFixture) -> None:
+        """Create tasks in all shards, and take one of each out of its bucket, with its wake entry."""
+        await store.tasks.create([a_task(id=f"t{n}", own_id=True, topic="order") for n in range(400)])
+        for shard in store.keys.shards:
+            bucket = shard.bucket(Bucket.DELAY, b"order")
+            [[id, *_]] = await ask(store, [("ZRANGE", bucket, 0, 0)])
+            await ask(store, [("ZREM", bucket, id)])
+
+    async def test_the_defects_of_all_are_found_and_repaired(self, store: StoreFixture) -> None:
+        await self.lose_one_in_each(store)
+        found = await findings(store)
+        assert {(finding.kind, finding.shard) for finding in found} == {
+            (Defect.NOWHERE, shard.index) for shard in store.keys.shards
+        }
+        assert await repair_all(store) == [Defect.NOWHERE] * len(store.keys.shards)
+
+    async def test_of_some_only_these_are_examined(self, store: StoreFixture) -> None:
+        await self.lose_one_in_each(store)
+        doctor, some = Doctor(store.client, store.keys), store.keys.shards[3:5]
+        assert sorted([finding.shard async for finding in doctor.examine(NOW, some)]) == [3, 4]
+        assert (doctor.shards, doctor.tasks) == (2, await doctor.count_tasks(some))
+        assert 0 < doctor.tasks < 400 == await doctor.count_tasks(store.keys.shards)
+
+    async def test_no_more_run_side_by_side_than_it_says(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await self.lose_one_in_each(store)
+        doctor = Doctor(store.client, store.keys)
+        begun: list[int] = []
+        running: list[int] = []
+        read_keys = doctor._read_keys
+
+        def note(shard: Shard) -> AsyncIterator[list[bytes]]:
+            begun.append(shard.index)
+            running.append(len(begun) - doctor.shards)
+            return read_keys(shard)
+
+        monkeypatch.setattr(doctor, "_read_keys", note)
+        assert len([finding async for finding in doctor.examine(NOW)]) == len(store.keys.shards)
+        assert sorted(begun) == [*range(len(store.keys.shards))]
+        assert max(running) == SHARDS_AT_ONCE
+
+    async def test_the_names_of_buckets_are_kept_as_long_as_their_shard_is_examined(self, store: StoreFixture) -> None:
+        await self.lose_one_in_each(store)
+        doctor = Doctor(store.client, store.keys)
+        kept = [len(doctor._buckets) async for _ in doctor.examine(NOW)]
+        assert 1 < max(kept) <= SHARDS_AT_ONCE
+        assert doctor._buckets == {}
+
+
+async def test_small_and_large_buckets_are_read_whole(store: StoreFixture) -> None:
+    """A bucket of more than a few hundred entries is read in several steps, beside others that end at once."""
+    for start in range(0, 3000, 500):
+        await store.tasks.create([a_task(topic="large") for n in range(start, start + 500)])
+    await store.tasks.create([a_task(topic=f"small-{n}") for n in range(300)])
+    await add_entry(store, Bucket.DEAD, "large", id="nobody")
+    await add_entry(store, Bucket.DEAD, "small-299", id="nobody-2")
+    doctor = Doctor(store.client, store.keys)
+    found = {finding.id async for finding in doctor.examine(NOW)}
+    assert found == {b"nobody", b"nobody-2"}
+    assert doctor.tasks >= 3300
+    assert doctor.entries >= 3302
 
 
 async def test_a_topic_that_appears_during_the_examination_is_seen(store: StoreFixture) -> None:
