@@ -7,7 +7,7 @@ knows whether it may be run again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -95,8 +95,20 @@ class StoreClient:
         """
         await self._check_unless(lambda: bool(self._checked))
 
-    def new_connection(self) -> AbstractConnection:
-        """Return a connection of its own, not yet connected, for what no pipeline can do: listen."""
+    @property
+    def is_cluster(self) -> bool:
+        """True if the store is a cluster, whose nodes have a part of the shards each."""
+        return False
+
+    def node_of(self, key: bytes) -> Hashable:
+        """Return what tells the server of a key from others; None if there is only one."""
+        return None
+
+    def refresh_map(self) -> None:
+        """Begin to read anew which node of a cluster has which shards."""
+
+    def new_connection(self, key: bytes) -> AbstractConnection:
+        """Return a connection of its own, not yet connected, to the server of a key, for listening."""
         return self._connections.new_listener()
 
     @property

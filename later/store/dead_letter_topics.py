@@ -225,17 +225,19 @@ class DeadLetterTopics:
     async def _change_some(self, some: Sequence[_EncodedChange], expired_by: Argument) -> list[bool | LaterError]:
         """Move tasks in one round trip, at most 500 with their follow-ups."""
         groups: dict[tuple[Shard, str, str, str], list[int]] = {}
-        first_due: dict[str, int] = {}
+        first_due: dict[str, tuple[int, Shard]] = {}
         for position, (change, _, _) in enumerate(some):
             target, follow_up = change.task.topic, change.follow_up
-            key = (self._keys.shard_of(change.task.id), change.topic, target, follow_up.topic if follow_up else "")
+            shard = self._keys.shard_of(change.task.id)
+            key = (shard, change.topic, target, follow_up.topic if follow_up else "")
             groups.setdefault(key, []).append(position)
-            first_due[target] = min(change.due_at, first_due.get(target, change.due_at))
+            due_at, first_shard = first_due.get(target, (change.due_at, shard))
+            first_due[target] = (min(change.due_at, due_at), first_shard)
         commands = [
             _change_command(shard, topic, target, expired_by, [some[position] for position in positions])
             for (shard, topic, target, _), positions in groups.items()
         ]
-        notices = [self._due_notices.heard_command(topic, due_at) for topic, due_at in first_due.items()]
+        notices = [self._due_notices.heard_command(topic, *notice) for topic, notice in first_due.items()]
         notices += self._follow_ups.notices([change.follow_up for change, _, _ in some if change.follow_up is not None])
         answers = await self._client.execute_each("change_topic", [*commands, *notices])
         results: list[bool | LaterError] = [False] * len(some)

@@ -162,8 +162,8 @@ class FollowUps:
 
     def notices(self, follow_ups: Sequence[Task]) -> list[Command]:
         """Return the commands that tell claims which wait of new follow-up tasks."""
-        due = {task.topic: task.execute_at for task in follow_ups}
-        return [self._due_notices.heard_command(topic, due_at) for topic, due_at in due.items()]
+        due = {task.topic: (task.execute_at, self._keys.shard_of(task.id)) for task in follow_ups}
+        return [self._due_notices.heard_command(topic, *notice) for topic, notice in due.items()]
 
     async def _settle_some(
         self,

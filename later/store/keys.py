@@ -63,7 +63,7 @@
 | `{later:0}:firings`     | zset   | schedule → its next time; only of those that are not paused, or ended    |
 | `{later:0}:schedule_index` | zset | `<namespace of its topic>\0<schedule>` → 0, to list them                |
 
-`later:bell` is a channel, not a key: see `due_notices.py`.
+`later:bell` is a channel, not a key, and so is `{later:0}:bell` in a cluster: see `due_notices.py`.
 
 Ids are packed (see `later.core.task.pack_id`); times are ms of the store's clock. No key has a TTL, because a store may
 evict volatile keys; the exceptions are a topic's `flow`, which lasts a day, and its `origins`, which last until their
@@ -126,6 +126,7 @@ class Shard:
         """A pattern for SCAN that matches every key of this shard."""
         self._buckets = {bucket: self._tag + bucket.encode() + b":" for bucket in Bucket}
         self.claim_record_prefix = self._tag + b"claim:"
+        self.due_notices = self._tag + b"bell"
         self.bucket_prefixes = tuple(self._buckets.values())
         """How the keys of a topic's four buckets begin, in the order of `Bucket`."""
 

@@ -205,11 +205,11 @@ class Pulls:
         Raises:
             StoreDown: whether anything was given back is not known. Doing it again is safe.
         """
-        due = {lease.topic.encode(): lease.due_at for lease in leases}
+        due = {lease.topic.encode(): (lease.due_at, self._keys.shard_of(lease.id)) for lease in leases}
         return await self._tasks.give_back_leases(
             [(self._keys.shard_of(lease.id), lease.topic.encode()) for lease in leases],
             [(pack_id(lease.id), lease.fence, lease.due_at, "") for lease in leases],
-            [*(self._due_notices.command(topic, due_at) for topic, due_at in due.items()), *more],
+            [*(self._due_notices.command(topic, *notice) for topic, notice in due.items()), *more],
         )
 
     async def extend(self, leases: Sequence[Lease], lease_end: int) -> list[bool | LaterError]:

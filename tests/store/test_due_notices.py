@@ -107,7 +107,7 @@ async def test_a_message_that_is_no_notice_is_ignored(store: StoreFixture, other
 async def test_a_silent_connection_is_checked_and_goes_on(
     store: StoreFixture, other: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("later.store.due_notices.CHECK_EVERY_S", 0.001)
+    monkeypatch.setattr("later.store.subscriptions.CHECK_EVERY_S", 0.001)
     async with listen(store) as listener:
         await asyncio.gather(*(store.stats.ping() for _ in range(20)))
         await other.tasks.create([a_task(callback="")])

@@ -143,7 +143,7 @@ async def test_a_primary_that_is_replaced_and_goes_on_is_left_without_any_error(
 
 
 async def test_a_listener_is_closed_when_the_primary_changes(service: SentinelService, client: StoreClient) -> None:
-    listener = client.new_connection()
+    listener = client.new_connection(b"")
     await listener.connect()  # type: ignore[no-untyped-call]  # redis-py's
     await listener.send_command("SUBSCRIBE", "news")
     await listener.read_response()
@@ -301,7 +301,7 @@ async def test_a_connection_that_looked_before_a_failover_does_not_lead_back(
 
         with monkeypatch.context() as patch:
             patch.setattr(primary, "check_role", check_slowly)
-            slow: Any = client.new_connection()
+            slow: Any = client.new_connection(b"")
             connecting = asyncio.create_task(slow.connect())
             await is_checking.wait()
         noticed = next_failover(client)
