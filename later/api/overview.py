@@ -65,6 +65,8 @@ class OverviewHandler:
         self._read_snapshot = read_snapshot
         self._kept: dict[str | None, tuple[float, asyncio.Task[Overview]]] = {}
         """The overviews by namespace, and when (s, monotonic) they were begun."""
+        self._instances: tuple[Instances, int] | None = None
+        """The instances as they were read last, and when (ms)."""
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET /overview`."""
@@ -101,7 +103,7 @@ class OverviewHandler:
         rows = [] if snapshot is None else sort_by_gravity(snapshot.rows_of(namespace), snapshot.at)[:MAX_TOPICS]
         partial = PartialAnswer(store)
         topics, instances, (slot_at, fields) = await asyncio.gather(
-            recount(store, rows, policies, now), store.instances.read(), self._read_slot(now, namespace)
+            recount(store, rows, policies, now), self._read_instances(now), self._read_slot(now, namespace)
         )
         topics = topics._replace(fresh=sort_by_gravity(topics.fresh, now))
         sums, summed_at = TopicSums(), now
@@ -122,6 +124,16 @@ class OverviewHandler:
             summed_at=summed_at,
             partial=partial,
         )
+
+    async def _read_instances(self, now: int) -> Instances:
+        """Return the instances; while their node is away, as they were when they were read last."""
+        try:
+            self._instances = await self._store.instances.read(), now
+        except NodeDown:
+            if self._instances is None:
+                raise
+        instances, read_at = self._instances
+        return instances.moved_on(now - read_at)
 
     async def _read_slot(self, now: int, namespace: str | None) -> tuple[int, Fields | None]:
         """Return the last full slot of the history, which counts all namespaces together."""

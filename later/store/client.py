@@ -145,6 +145,14 @@ class StoreClient:
         """
         return replace_missing(await self.execute_each(verb, commands), missing)
 
+    async def execute_optional(self, verb: str, commands: Sequence[Command], missing: Any) -> list[Any]:
+        """Return the commands' answers as `execute_available` does, also if the nodes of all of them are away.
+
+        Those are a part of what is asked for, perhaps only that of one node.
+        """
+        answers = await self.execute_each(verb, commands)
+        return _raise_error([missing if isinstance(answer, NodeDown) else answer for answer in answers])
+
     async def execute_timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """Return the commands' answers as `execute_all` does, and measure the store's time in the same round trip."""
         return _raise_error(await self.execute_each_timed(verb, commands))

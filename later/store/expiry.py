@@ -138,7 +138,7 @@ class Expiry:
         scans: list[Command] = [
             ("ZSCAN", shard.wakes[Bucket.DEAD], cursors.get(shard.index, 0), "COUNT", limit) for shard in shards
         ]
-        answers = await self._client.execute_available("sweep", scans, missing=(0, []))
+        answers = await self._client.execute_optional("sweep", scans, missing=(0, []))
         topics: list[DueTopic] = []
         next_cursors: dict[int, int] = {}
         for shard, (cursor, entries) in zip(shards, answers, strict=True):

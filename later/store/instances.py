@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from later.core.heartbeat import Heartbeat, decode_heartbeat, encode_heartbeat
 from later.store import scripts
 from later.store.client import StoreClient
@@ -24,6 +26,13 @@ class Instances(NamedTuple):
 
     heartbeats: dict[str, Heartbeat]
     workers: dict[str, int]
+
+    def moved_on(self, by_ms: int) -> Instances:
+        """Return the instances as they are if they have gone on for so long."""
+        if not by_ms:
+            return self
+        beats = {name: msgspec.structs.replace(beat, at=beat.at + by_ms) for name, beat in self.heartbeats.items()}
+        return Instances(beats, {name: at + by_ms for name, at in self.workers.items()})
 
 
 class InstanceBook:

@@ -39,6 +39,6 @@ class Maintenance:
             for shard, found in zip(shards, answers[len(shards) :], strict=True)
             for job in found or ()
         ]
-        await self._client.execute_available("trim", forget, missing=None)
+        await self._client.execute_optional("trim", forget, missing=None)
         await self._topic_index.finish_check(names)
         return sum(forgotten or 0 for forgotten in answers[: len(shards)])

@@ -30,7 +30,7 @@ class OriginHolds:
     async def read(self, topics: Sequence[str], now: int) -> dict[str, dict[Origin, int]]:
         """Return the origins of each topic that are held, and until when (ms); none of a topic whose node is away."""
         commands = [scripts.ORIGIN_HOLDS.call([self._keys.origin_holds(topic)], [now]) for topic in topics]
-        answers = await self._client.execute_available("hold", commands, missing=[])
+        answers = await self._client.execute_optional("hold", commands, missing=[])
         return {
             topic: {Origin.of(origin.decode()): int(float(until)) for origin, until in pairs(answer)}
             for topic, answer in zip(topics, answers, strict=True)

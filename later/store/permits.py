@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from later.core.errors import LaterError
 from later.store import scripts
-from later.store.client import StoreClient, replace_missing
+from later.store.client import StoreClient
 from later.store.holds import PAUSED_RANGE
 from later.store.keys import Bucket, Keys
 from later.store.scripts import Argument, Command
@@ -130,5 +130,5 @@ class Permits:
         """Return the answers, with `missing` for each one whose node is away."""
         answers: list[Any] = []
         for start in range(0, len(commands), SLICE):
-            answers += await self._client.execute_each(verb, commands[start : start + SLICE])
-        return replace_missing(answers, missing)
+            answers += await self._client.execute_optional(verb, commands[start : start + SLICE], missing)
+        return answers

@@ -295,7 +295,7 @@ class Schedules:
 
     async def _postpone(self, ids: Sequence[str], until: int) -> None:
         commands: list[Command] = [("ZADD", self._keys.shard_of(id).firings, "XX", "GT", until, id) for id in ids]
-        await self._client.execute_available("move_schedules", commands, missing=None)
+        await self._client.execute_optional("move_schedules", commands, missing=None)
 
     # All of them
 

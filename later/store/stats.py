@@ -80,7 +80,7 @@ class Stats:
                     scripts.COUNT.call([target.shard.bucket(target.bucket, topic) for topic in target.topics], [now])
                     for target in targets
                 ]
-                answers = await self._client.execute_available("stats", commands, missing=[])
+                answers = await self._client.execute_optional("stats", commands, missing=[])
                 note_progress()
                 for target, answer in zip(targets, answers, strict=True):
                     position = _POSITIONS[target.bucket]
@@ -116,7 +116,7 @@ class Stats:
         targets = self._split_by_shard([*counts], SLICE)
         for some in split_by_weight(targets, READ_AT_ONCE, lambda target: target.weight):
             commands = [command for target in some for command in (target.count_command(now), target.entries_command())]
-            answers = await self._client.execute_available("stats", commands, missing=[])
+            answers = await self._client.execute_optional("stats", commands, missing=[])
             _add_counts(counts, some, answers[::2])
             _add_holds(holds, some, answers[1::2])
         return {topic: count._replace(hold=_parse_hold(topic, holds.get(topic))) for topic, count in counts.items()}
@@ -254,7 +254,7 @@ class Stats:
                 ("ZSCAN", wake_set.shard.wakes[wake_set.bucket], cursor, "COUNT", SLICE)
                 for wake_set, cursor in cursors.items()
             ]
-            found = await self._client.execute_available("stats", scans, missing=(0, []))
+            found = await self._client.execute_optional("stats", scans, missing=(0, []))
             answers = list(zip(cursors, found, strict=True))
             yield [(wake_set, dict(entries)) for wake_set, (_, entries) in answers]
             cursors = {wake_set: cursor for wake_set, (cursor, _) in answers if cursor}

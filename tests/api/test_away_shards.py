@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
+from unittest.mock import AsyncMock
 
 import pytest
 
+from later.core.errors import NodeDown
 from tests.api.api_fixture import MINIMAL, ApiFixture, serve_api
 from tests.store.away import policies_away, shards_away
 
@@ -109,3 +111,13 @@ async def test_readiness_names_how_many_shards_are_away(api: ApiFixture) -> None
         assert await api.get("/readyz") == (200, {"status": "ready", "shards_away": 2})
     await api.store.away_shards.ask_again()
     assert await api.get("/readyz") == (200, {"status": "ready"})
+
+
+async def test_the_overview_goes_on_with_the_workers_that_were_read_last(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("later.api.overview.KEPT_S", 0.0)
+    _, before = await api.get("/overview")
+    monkeypatch.setattr(api.store.instances, "read", AsyncMock(side_effect=NodeDown("the node is away")))
+    status, answer = await api.get("/overview")
+    assert (status, answer["workers"]) == (200, before["workers"])

@@ -200,6 +200,17 @@ class TestCounts:
             assert await store.stats.task_count() == SHARDS - 1
         assert store.client.away_tags.misses > misses
 
+    async def test_a_round_trip_may_be_to_shards_that_are_away_only(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("later.store.stats.READ_AT_ONCE", 1)
+        monkeypatch.setattr("later.store.stats.SLICE", 1)
+        await one_task_in_each_shard(store)
+        with shards_away(store, store.keys.shards[0]):
+            assert (await store.stats.counts_and_holds(["order"], NOW))["order"].delay == SHARDS - 1
+            assert (await store.stats.counts(NOW))["order"].delay == SHARDS - 1
+            assert await store.permits.in_use([], NOW) == {}
+
     async def test_the_store_is_there_while_one_shard_is(self, store: StoreFixture) -> None:
         meta = [b"{later:meta}"]  # a key without a tag lies on a node of its own
         store.keys.meta, before = b"{later:meta}:meta", store.keys.meta
