@@ -37,7 +37,7 @@ from later.core.policy import MIN_RATE
 from later.core.task_names import id_of
 from later.core.task_view import task_view
 from later.core.validation import parse_topic, refusal
-from later.store.group_commit import GroupCommit
+from later.store.group_commit import NodeGroups
 from later.store.open import Store
 from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
 
@@ -57,9 +57,10 @@ class EditHandlers:
         self._store = store
         self._check_callback = callback_check.check
         timeout_s = store.client.timeout_s
-        self._update = GroupCommit(store.edits.update, queue_timeout_s=timeout_s)
-        self._run_now = GroupCommit(self._with_store_time(store.edits.run_now), queue_timeout_s=timeout_s)
-        self._redrive = GroupCommit(self._with_store_time(store.edits.redrive), queue_timeout_s=timeout_s)
+        node_of = store.away_shards.node_of
+        self._update = NodeGroups(store.edits.update, lambda edit: node_of(edit.id), queue_timeout_s=timeout_s)
+        self._run_now = NodeGroups(self._with_store_time(store.edits.run_now), node_of, queue_timeout_s=timeout_s)
+        self._redrive = NodeGroups(self._with_store_time(store.edits.redrive), node_of, queue_timeout_s=timeout_s)
         self._record_action = partial(record_action, store.audit_trail)
         self._max_body = max_body
         self._pending_writes = pending_writes

@@ -29,7 +29,7 @@ from later.core.lease import Lease, decode_lease
 from later.core.policy_scopes import namespace_from_topic
 from later.core.retry import Nack, SettleTarget, Verdict
 from later.metrics import Metrics
-from later.store.group_commit import GroupCommit
+from later.store.group_commit import NodeGroups
 from later.store.open import Store
 from later.store.pull_plan import PullResult
 from later.store.pulls import LeaseNack
@@ -68,9 +68,14 @@ class LeaseHandlers:
         self._signal = signal
         self._random = random
         timeout_s = store.client.timeout_s
-        self._ack = GroupCommit(flattened(self._ack_group), queue_timeout_s=timeout_s)
-        self._nack = GroupCommit(flattened(self._nack_group), queue_timeout_s=timeout_s)
-        self._release = GroupCommit(flattened(self._release_group), queue_timeout_s=timeout_s)
+        node_of = store.away_shards.node_of
+        self._ack = NodeGroups(flattened(self._ack_group), lambda some: node_of(some[0].id), queue_timeout_s=timeout_s)
+        self._nack = NodeGroups(
+            flattened(self._nack_group), lambda some: node_of(some[0].lease.id), queue_timeout_s=timeout_s
+        )
+        self._release = NodeGroups(
+            flattened(self._release_group), lambda some: node_of(some[0].id), queue_timeout_s=timeout_s
+        )
 
     async def ack(self, request: web.Request) -> web.StreamResponse:
         """`POST /ack`."""
@@ -152,7 +157,7 @@ class LeaseHandlers:
         return leases
 
     async def _commit(
-        self, group: GroupCommit[Sequence[Item], Sequence[bool | LaterError]], items: Sequence[Item]
+        self, group: NodeGroups[Sequence[Item], Sequence[bool | LaterError]], items: Sequence[Item]
     ) -> Sequence[bool | LaterError]:
         """Write a request's items with those of others. Raises TooManyWaiting or StoreDown."""
         if not items:

@@ -20,12 +20,12 @@ from later.api.trace_headers import context_of, context_to_keep
 from later.core.admit import admit
 from later.core.caller import Caller
 from later.core.errors import PolicyRefusal, Refused
-from later.core.if_exists import Creation, creation_of
+from later.core.if_exists import Creation, creation_of, task_of
 from later.core.json_body import parse_draft
 from later.core.task import Draft, Task, new_id
 from later.core.task_view import task_view
 from later.metrics import Metrics
-from later.store.group_commit import GroupCommit
+from later.store.group_commit import NodeGroups
 from later.store.open import Store
 from later.store.types import CreateResult, UpdatedTask
 
@@ -51,11 +51,16 @@ class TaskHandlers:
         self._store = store
         timeout_s = store.client.timeout_s
         create = partial(create_tasks, store, metrics, signals)
-        self._create: GroupCommit[Task, CreateResult] = GroupCommit(create, queue_timeout_s=timeout_s)
+        node_of = store.away_shards.node_of
+        self._create: NodeGroups[Task, CreateResult] = NodeGroups(
+            create, lambda task: node_of(task.id), queue_timeout_s=timeout_s
+        )
         carry_out = partial(carry_out_counted, store, metrics, signals)
-        self._carry_out: GroupCommit[Creation, CreateResult] = GroupCommit(carry_out, queue_timeout_s=timeout_s)
-        self._query = GroupCommit(store.lookup.query, queue_timeout_s=timeout_s)
-        self._delete = GroupCommit(store.edits.delete, queue_timeout_s=timeout_s)
+        self._carry_out: NodeGroups[Creation, CreateResult] = NodeGroups(
+            carry_out, lambda creation: node_of(task_of(creation).id), queue_timeout_s=timeout_s
+        )
+        self._query = NodeGroups(store.lookup.query, node_of, queue_timeout_s=timeout_s)
+        self._delete = NodeGroups(store.edits.delete, node_of, queue_timeout_s=timeout_s)
         self._metrics = metrics
         self._check_callback = callback_check.check
         self._max_body = max_body

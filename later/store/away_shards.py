@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 
 from later.core.errors import LaterError
@@ -47,6 +47,10 @@ class AwayShards:
             if task.id == before.id:
                 break
         return task
+
+    def node_of(self, name: str) -> Hashable:
+        """Return the node of a task's shard; None if there is one server."""
+        return self._client.node_of(self._keys.shard_of(name).pool)
 
     async def ask_again(self) -> None:
         """Ask the shards that are away whether they are there again: perhaps nothing else asks them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -104,3 +104,30 @@ class GroupCommit(Generic[Item, Answer]):
             self._round_trips.discard(asyncio.current_task())
             if self._queue:
                 asyncio.get_running_loop().call_soon(self._send)  # with what the callers above send next
+
+
+class NodeGroups(Generic[Item, Answer]):
+    """A group commit for each node of a cluster: one that is slow, or away, does not hold up the items of others.
+
+    `node_of` returns the node of an item; all of them have the same one if there is one server.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | LaterError]]],
+        node_of: Callable[[Item], Hashable],
+        *,
+        queue_timeout_s: float,
+    ) -> None:
+        self._call = call
+        self._node_of = node_of
+        self._queue_timeout_s = queue_timeout_s
+        self._groups: dict[Hashable, GroupCommit[Item, Answer]] = {}
+
+    def __call__(self, item: Item, size: int = 0) -> asyncio.Future[Answer]:
+        """Return the future answer to an item, as `GroupCommit` does."""
+        node = self._node_of(item)
+        group = self._groups.get(node)
+        if group is None:
+            group = self._groups[node] = GroupCommit(self._call, queue_timeout_s=self._queue_timeout_s)
+        return group(item, size)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
-from later.store.group_commit import MAX_BYTES, MAX_ITEMS, MAX_ROUND_TRIPS, GroupCommit
+from later.store.group_commit import MAX_BYTES, MAX_ITEMS, MAX_ROUND_TRIPS, GroupCommit, NodeGroups
 from tests.cases import each_case
 
 
@@ -162,3 +162,20 @@ async def test_an_item_that_is_under_way_does_not_time_out() -> None:
     assert await asyncio.gather(*first) == [item * 2 for item in range(0, 2 * MAX_ROUND_TRIPS * MAX_ITEMS, 2)]
     with pytest.raises(StoreDown, match="took no request within"):
         await last
+
+
+async def test_items_of_a_node_that_is_slow_do_not_hold_up_those_of_others() -> None:
+    slow, answered = asyncio.Event(), list[Sequence[str]]()
+
+    async def call(items: Sequence[str]) -> list[str | LaterError]:
+        if items[0].startswith("slow"):
+            await slow.wait()
+        answered.append(items)
+        return list(items)
+
+    groups = NodeGroups(call, lambda item: item[:4], queue_timeout_s=60)
+    held_up = [groups(f"slow-{n}") for n in range(MAX_ROUND_TRIPS + 1)]
+    assert await asyncio.gather(groups("fast-1"), groups("fast-2")) == ["fast-1", "fast-2"]
+    assert answered == [["fast-1", "fast-2"]]
+    slow.set()
+    assert len(await asyncio.gather(*held_up)) == len(held_up)
