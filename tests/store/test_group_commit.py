@@ -175,7 +175,7 @@ async def test_items_of_a_node_that_is_slow_do_not_hold_up_those_of_others() -> 
 
     groups = NodeGroups(call, lambda item: item[:4], queue_timeout_s=60)
     held_up = [groups(f"slow-{n}") for n in range(MAX_ROUND_TRIPS + 1)]
-    assert await asyncio.gather(groups("fast-1"), groups("fast-2")) == ["fast-1", "fast-2"]
+    assert [*await asyncio.gather(groups("fast-1"), groups("fast-2"))] == ["fast-1", "fast-2"]
     assert answered == [["fast-1", "fast-2"]]
     slow.set()
     assert len(await asyncio.gather(*held_up)) == len(held_up)
