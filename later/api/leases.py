@@ -143,6 +143,8 @@ class LeaseHandlers:
 
     def give_back(self, leases: Sequence[Lease]) -> None:
         """Give tasks back that nobody takes, without waiting for it. Where the store is away, their leases end."""
+        if not leases:
+            return
         answer = self._release(leases, LEASE_BYTES * len(leases))
         answer.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
