@@ -5,7 +5,9 @@
 | `later:meta`            | hash   | the schema's version and the number of shards, written once; `needs`:    |
 |                         |        | what every daemon must know, see `schema.py`; `admission`: by which      |
 |                         |        | options the daemons admit tasks, as JSON; `topics`: 1 if the index of    |
-|                         |        | topics has all of them; `signing`: which key signed first                |
+|                         |        | topics has all of them; `signing`: which key signed first; `moving_to`,  |
+|                         |        | `moving_from`, `moved_from`: the random name of a move; `moving_mark`:   |
+|                         |        | up to where its tasks are; `moved_to`: where the data is, for people     |
 | `later:workers`         | zset   | instance that delivers → its last heartbeat                              |
 | `later:instances`       | hash   | instance → what it told with its last heartbeat, as JSON                 |
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → its settings, as JSON; `version`: when  |
@@ -82,6 +84,7 @@ from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 from zlib import crc32
 
+from later.core.store_records import FieldKind
 from later.core.task_names import id_of
 from later.store.scripts import MAX_TASKS, MAX_TOPICS
 
@@ -174,6 +177,16 @@ class Keys:
         self.signing = b"{%s:auth}:signing" % prefix.encode()
         self.session_secret = b"{%s:auth}:session" % prefix.encode()
         self.due_notices = prefix.encode() + b":bell"
+        self.copied_hashes = {
+            FieldKind.POLICY: self.policies,
+            FieldKind.QUEUE: self.queues,
+            FieldKind.API_KEY: self.api_keys,
+            FieldKind.KEY_USE: self.key_uses,
+            FieldKind.SIGNING: self.signing,
+            FieldKind.EVENT: self.event_outbox,
+            FieldKind.EVENT_COUNT: self.event_counts,
+        }
+        """Hashes of which another store takes over every field."""
         self._history_tag = b"{%s:history}:" % prefix.encode()
         self.sampled_deliveries = self._history_tag + b"deliveries"
         self._origin_holds_prefix = prefix.encode() + b":origins:"
@@ -338,6 +351,13 @@ def counter_name(job: str, run: str | None = None) -> str:
     """
     name = f"/{job}" if "/" in job else job
     return name if run is None else f"{name}/{run}"
+
+
+def job_of(counter: str) -> str:
+    """Return the job under whose name, or that of a run of it, is counted."""
+    if counter.startswith("/"):
+        return "/".join(counter.split("/")[1:3])
+    return counter.partition("/")[0]
 
 
 def job_of_counter(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -235,10 +235,17 @@ def connect_store(
     )
 
 
-async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int) -> Store:
+async def open_store(
+    settings: StoreSettings,
+    clock: Clock,
+    policy: Policy,
+    default_shards: int,
+    known_needs: Set[str] = KNOWN_NEEDS | {MOVED_CLOCK},
+) -> Store:
     """Open the store, of whatever server. It has the shards of its data, or `default_shards` if there is no data.
 
-    It may be that of a `later dev`: then its time is the one to which the clock is moved by now.
+    It may be that of a `later dev`, if that is among the `known_needs`: then its time is the one to which the clock is
+    moved by now.
 
     Raises:
         StoreMismatch: this version of later cannot use the data.
@@ -246,7 +253,7 @@ async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, defa
     """
     client = StoreClient(connect(settings.url, clock, settings.timeout_s), clock, timeout_s=settings.timeout_s)
     try:
-        stored = await stored_shards(client.execute_each, settings.prefix, KNOWN_NEEDS | {MOVED_CLOCK})
+        stored = await stored_shards(client.execute_each, settings.prefix, known_needs)
         if stored is not None:
             clock.set_moved(await read_moved(client.execute_each, settings.prefix))
     except BaseException:

@@ -146,7 +146,7 @@ class PolicyBook:
                     return before
                 settings = replacement.settings
                 after = before.with_settings(scope, settings)
-                for need in _needs(settings):  # first, so that no older daemon starts meanwhile
+                for need in needs_of(settings):  # first, so that no older daemon starts meanwhile
                     await self._client.execute("set_policy", scripts.NEED.call([self._meta], [need]))
                 command = scripts.SET_POLICY.call(self._written_keys, _arguments(scope, version, replacement))
                 if await self._client.execute("set_policy", command) >= 0:
@@ -183,7 +183,7 @@ class PolicyBook:
         self._version, self._read_at = version, asked_at
 
 
-def _needs(settings: Settings) -> list[str]:
+def needs_of(settings: Settings) -> list[str]:
     """Return the names of what every daemon must know on a store with these settings."""
     fields = settings.fields
     needs = {

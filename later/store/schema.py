@@ -27,6 +27,12 @@ FOLLOW_UPS = "follow-ups"
 """The name of policies with `on_dead` or `on_done` in `needs`: a version that does not know them ignores them."""
 MOVED_CLOCK = "moved-clock"
 """The name of a clock that was moved in `needs`: only `later dev`, and commands that read how far, go by it."""
+MOVING = "moving"
+"""The name of a move under way in `needs`, at both of its ends: nothing but the move may use either."""
+MOVED = "moved"
+"""The name of a move that is over in `needs` of its source. `moved_to` in `later:meta` says where its data is."""
+LAYOUT_NEEDS = frozenset({"tags2", MOVED_CLOCK, MOVING, MOVED})
+"""Names in `needs` that are about the store itself, so that another store does not take them over with the data."""
 KNOWN_NEEDS = frozenset({PULL, POLICY_CALLBACK, FOLLOW_UPS})
 """Names of the features that a store may need of its daemons. `needs` in `later:meta` lists them, separated by commas.
 
@@ -48,16 +54,16 @@ async def check_store(execute: Execute, prefix: str, shards: int, *, moves_clock
     info = await server_info(execute)
     check_server(info)
     key = meta_key(prefix)
-    read: Command = ("HMGET", key, "schema", "needs", "shards")
-    schema, needs, stored = raise_errors(await execute("open", [read]))[0]
+    read: Command = ("HMGET", key, "schema", "needs", "shards", "moved_to")
+    schema, needs, stored, moved_to = raise_errors(await execute("open", [read]))[0]
     if schema is None or stored is None:
         writes: list[Command] = [("HSETNX", key, "needs", MOVED_CLOCK)] if moves_clock else []
         writes += [("HSETNX", key, "schema", SCHEMA_VERSION), ("HSETNX", key, "shards", shards)]
         if schema is None and stored is None:
             writes.append(("HSETNX", key, INDEX_IS_COMPLETE, 1))
-        schema, needs, stored = raise_errors(await execute("open", [*writes, read]))[-1]
-    _check_data(schema, needs, KNOWN_NEEDS | {MOVED_CLOCK} if moves_clock else KNOWN_NEEDS)
-    if moves_clock and MOVED_CLOCK not in _parse_needs(needs):
+        schema, needs, stored, moved_to = raise_errors(await execute("open", [*writes, read]))[-1]
+    _check_data(schema, needs, KNOWN_NEEDS | {MOVED_CLOCK} if moves_clock else KNOWN_NEEDS, moved_to)
+    if moves_clock and MOVED_CLOCK not in parse_needs(needs):
         raise StoreMismatch(
             "this is the store of an ordinary daemon: `later dev` moves the clock only of a store of its own; "
             "choose another --data, or none"
@@ -77,24 +83,34 @@ async def stored_shards(execute: Execute, prefix: str, known_needs: Set[str] = K
         StoreMismatch: this version of later cannot use the data.
         StoreDown: the store cannot be asked.
     """
-    read: Command = ("HMGET", meta_key(prefix), "schema", "needs", "shards")
+    read: Command = ("HMGET", meta_key(prefix), "schema", "needs", "shards", "moved_to")
     info, answer = await execute("open", [("INFO",), read])
     _check_mode(parse_info(raise_errors([info])[0]))
-    schema, needs, shards = raise_errors([answer])[0]
+    schema, needs, shards, moved_to = raise_errors([answer])[0]
     if schema is None or shards is None:
         return None
-    _check_data(schema, needs, known_needs)
+    _check_data(schema, needs, known_needs, moved_to)
     return int(shards)
 
 
-def _check_data(schema: bytes, needs: bytes | None, known_needs: Set[str]) -> None:
+def _check_data(schema: bytes, needs: bytes | None, known_needs: Set[str], moved_to: bytes | None) -> None:
     """Refuse data that this version of later, or this command, cannot use. Raises StoreMismatch."""
     if int(schema) != SCHEMA_VERSION:
         raise StoreMismatch(
             f"the store's data has schema version {int(schema)}, this later knows {SCHEMA_VERSION}: "
             "run the version that wrote it, or choose another --prefix"
         )
-    unknown_needs = _parse_needs(needs) - known_needs
+    unknown_needs = parse_needs(needs) - known_needs
+    if MOVED in unknown_needs:
+        where = escape_name((moved_to or b"another store").decode("utf-8", "replace"))
+        raise StoreMismatch(
+            f"the store's data was moved to {where}: use that store; nothing is delivered from this one"
+        )
+    if MOVING in unknown_needs:
+        raise StoreMismatch(
+            "a `later move` from or to this store is not over: run the same command again, which goes on, "
+            "or let the source be used again by `later move --abandon`"
+        )
     if MOVED_CLOCK in unknown_needs:
         raise StoreMismatch(
             "this is the store of a `later dev`, whose clock is moved: no other daemon or job may use it; "
@@ -108,7 +124,8 @@ def _check_data(schema: bytes, needs: bytes | None, known_needs: Set[str]) -> No
         )
 
 
-def _parse_needs(needs: bytes | None) -> set[str]:
+def parse_needs(needs: bytes | None) -> set[str]:
+    """Return the names in `needs`."""
     return {name.strip() for name in (needs or b"").decode("utf-8", "replace").split(",")} - {""}
 
 

@@ -115,6 +115,9 @@ EXAMINE_WAKE = _load("examine_wake")
 REPAIR = _load("repair")
 REPAIR_EXPIRY = _load("repair_expiry")
 REPAIR_WAKE = _load("repair_wake")
+PUT_TASKS = _load("put_tasks")
+PUT_FIELDS = _load("put_fields")
+CHANGE_META = _load("change_meta")
 
 WITH_FOLLOW_UPS = {
     SETTLE.sha: SETTLE_WITH_FOLLOW_UPS,
