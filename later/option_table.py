@@ -51,7 +51,9 @@ from later.option_types import (
 DEV = "dev"
 """The daemon with a clock to move: one process, on an embedded store."""
 DAEMON_COMMANDS = frozenset({"up", "serve", "worker", DEV})
-STORE_COMMANDS = DAEMON_COMMANDS | {"keys", "audit", "secrets", "check", "status", "doctor"}
+STORE_COMMANDS = DAEMON_COMMANDS | {"keys", "audit", "secrets", "check", "status", "doctor", "export", "import"}
+MOVE = "move"
+"""The command that opens two stores, which options of its own name."""
 API_COMMANDS = frozenset({"up", "serve", DEV})
 WORKER_COMMANDS = frozenset({"up", "worker", DEV})
 GUARD_COMMANDS = DAEMON_COMMANDS | {"check"}
@@ -62,7 +64,7 @@ CONNECTED_COMMANDS = CLIENT_COMMANDS | {"run"}
 LOGGING_COMMANDS = DAEMON_COMMANDS | {"run"}
 HEALTH_CHECK = "healthy"
 """The command that asks the daemon that runs here whether it works."""
-ALL_COMMANDS = STORE_COMMANDS | GUARD_COMMANDS | CONNECTED_COMMANDS | {HEALTH_CHECK}
+ALL_COMMANDS = STORE_COMMANDS | GUARD_COMMANDS | CONNECTED_COMMANDS | {HEALTH_CHECK, MOVE}
 
 
 class Option(NamedTuple):
@@ -171,11 +173,11 @@ OPTIONS = (
     Option("signing-key", "signing_key", key_file, "none", DAEMON_COMMANDS | {"check", "doctor", "secrets"},
            "File of the keys from which signing secrets are derived; LATER_SIGNING_KEY takes their text, too.",
            "signing.key in the directory of an embedded store"),
-    Option("shards", "shards", integer(1, 16_384), "1", DAEMON_COMMANDS,
+    Option("shards", "shards", integer(1, 16_384), "1", DAEMON_COMMANDS | {"import"},
            "Shards that the data is split into, fixed once the store holds data; 64 or more for a cluster."),
     Option("prefix", "prefix", prefix, DEFAULT_PREFIX, STORE_COMMANDS - {DEV}, "Prefix of every key in the store."),
     _policy_option("remember", duration(0), "7d"),
-    Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE_COMMANDS,
+    Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE_COMMANDS | {MOVE},
            "How long to wait for the store's answer."),
     Option("history", "history", switch, "on", DAEMON_COMMANDS - {DEV},
            "Keep in the store what happened in each ten seconds of two hours, and each five minutes of eight days."),

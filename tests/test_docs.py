@@ -43,6 +43,7 @@ from later.api.response_schemas import (
     ReleaseResponse,
 )
 from later.api.schedule_answers import ScheduleResponse, ScheduleView
+from later.cli.commands.move import MOVE_FROM, MOVE_TO
 from later.cli.groups import load_command
 from later.cli.program import later
 from later.cli.root_key import ROOT_KEY_VARIABLE
@@ -317,7 +318,7 @@ def test_a_command_line_has_only_options_of_its_command(document: Path) -> None:
 def test_every_named_environment_variable_exists(document: Path) -> None:
     assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {
         *(PASSWORD, PASSWORD_FILE, SENTINEL_PASSWORD, ROOT_KEY_VARIABLE, KEY, OF_RECEIVERS),
-        *("LATER_CONFIG", "LATER_CALLBACK", *TASK_VARIABLES),
+        *("LATER_CONFIG", "LATER_CALLBACK", MOVE_FROM, MOVE_TO, *TASK_VARIABLES),
     } | {option.variable for option in OPTIONS}
 
 

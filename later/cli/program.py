@@ -79,6 +79,9 @@ COMMANDS = {
     "doctor": LazyCommand(
         "later.cli.commands.doctor:doctor", "Check the whole store; with --repair, repair it.", SERVER
     ),
+    "move": LazyCommand("later.cli.commands.move:move", "Move all data to another store.", SERVER),
+    "export": LazyCommand("later.cli.commands.exports:export", "Write all data of the store to a file.", SERVER),
+    "import": LazyCommand("later.cli.commands.imports:import_", "Read an export into the store.", SERVER),
 }
 
 

@@ -66,6 +66,10 @@ class ProgressBar:
         if self._progress is not None:
             self._progress.stop()
 
+    @property
+    def is_shown(self) -> bool:
+        return self._progress is not None
+
     def advance(self, by: int) -> None:
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task, by)

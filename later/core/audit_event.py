@@ -30,6 +30,7 @@ class AuditAction(StrEnum):
     SCHEDULE_DELETED = "schedule deleted"
     SCHEDULE_PAUSED = "schedule paused"
     SCHEDULE_RESUMED = "schedule resumed"
+    DATA_IMPORTED = "data imported"
 
 
 KEY_ACTIONS = frozenset({AuditAction.KEY_MADE, AuditAction.KEY_REVOKED, AuditAction.KEY_ROTATED, AuditAction.KEY_ENDED})

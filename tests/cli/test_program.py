@@ -152,7 +152,7 @@ ARGUMENTS = {
     [
         words
         for words in COMMAND_WORDS
-        if words[0] not in (*STORE_COMMANDS, "check", "healthy", "bulk", "handlers", "run", "cluster")
+        if words[0] not in (*STORE_COMMANDS, "check", "healthy", "bulk", "handlers", "run", "cluster", "move")
     ],
     ids=" ".join,
 )
@@ -213,6 +213,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
         *("claim", "ack", "nack", "release", "extend", "work", "run"),
         *("topics", "namespaces", "schedules", "handlers", "bulk"),
         *("keys", "secrets", "audit", "check", "healthy", "cluster", "status", "doctor"),
+        *("move", "export", "import"),
     ]  # fmt: skip
 
 
