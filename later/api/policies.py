@@ -17,6 +17,7 @@ from later.core.errors import NotAllowed
 from later.core.json_body import parse_object
 from later.core.policy import PolicyValue, format_policy, parse_policy_fields
 from later.core.policy_scopes import NO_SETTINGS, Policies, PolicyScope, Settings, namespace_scope
+from later.core.policy_warnings import dead_letter_warning, follow_up_warning
 from later.core.validation import check_namespace
 from later.store.audit_trail import AuditTrail
 from later.store.policies import PolicyBook
@@ -100,7 +101,7 @@ class PolicyHandlers:
         policies = await self._change_settings(
             request, AuditAction.POLICY_CHANGED, scope, lambda policies: edit(policies.settings_at(scope))
         )
-        warnings = (policies.dead_letter_warning(scope), policies.follow_up_warning(scope))
+        warnings = (dead_letter_warning(policies, scope), follow_up_warning(policies, scope))
         warning = " ".join(text for text in warnings if text)
         return json_response({**policies.settings_at(scope).fields, **({"warning": warning} if warning else {})})
 

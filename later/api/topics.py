@@ -50,7 +50,7 @@ class TopicHandlers:
         policies, partial = await self._store.policies.look(), PartialAnswer(self._store)
         now = (await self._store.time.now()).low
         found = await self._store.topic_index.page(
-            policies.topics, now, limit=limit + 1, after=after, namespace=namespace
+            policies.topics_between, now, limit=limit + 1, after=after, namespace=namespace
         )
         names = [*found][:limit]
         topics = [{"topic": name, **_view(name, found[name], policies, now)} for name in names]

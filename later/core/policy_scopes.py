@@ -5,15 +5,16 @@ Each field is taken from the lowest level that sets it: the topic, its namespace
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from later.core.errors import Refused
+from later.core.parted_map import Part, PartedMap, PartedMapBuilder
 from later.core.policy import POLICY_FIELDS, Deliver, Policy, PolicyValue, plain_number
 from later.core.validation import DEFAULT_NAMESPACE, format_value
 
@@ -54,7 +55,7 @@ def namespace_from_topic(topic: str) -> str:
     return namespace if slash else DEFAULT_NAMESPACE
 
 
-class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):  # there may be a million, without cycles
     """The fields that one topic or namespace sets. `tick_time_ms` has no effect; it is stored for Pulsar's API."""
 
     fields: dict[str, PolicyValue] = {}  # msgspec copies a mutable default
@@ -90,12 +91,120 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_SETTINGS = Settings()
 
 
+class SettingsSummary(NamedTuple):
+    """The facts about the settings of some topics, or namespaces, by which it is decided what is looked up at all."""
+
+    has_limits: bool
+    """True if any is paused, or has a limit on rate or concurrency."""
+    pulled_namespaces: frozenset[str]
+    """The namespaces in which consumers claim the tasks of any."""
+    queues: list[str]
+    """Those that say themselves how their tasks are delivered, in the order of their bytes."""
+    dead_letter_topics: frozenset[str]
+    """The topics to which their dead tasks move."""
+    follow_up_scopes: frozenset[PolicyScope]
+    """The topics that get a task when one of theirs ends, and the namespaces of these topics."""
+    shortest_dead_keep_ms: int | None
+    """The shortest time that any of them keeps its dead tasks; None if none says so."""
+
+
+def _summarize(level: Level, values: Mapping[str, Settings]) -> SettingsSummary:
+    with_fields = [(name, settings.fields) for name, settings in values.items()]
+    pulled = [name for name, fields in with_fields if fields.get("deliver") == Deliver.PULL]
+    follow_ups = {str(fields[field]) for _, fields in with_fields for field in FOLLOW_UP_FIELDS if fields.get(field)}
+    topics = [topic_scope(topic) for topic in follow_ups]
+    keeps = [_dead_keep_ms(fields["dead_keep"]) for _, fields in with_fields if "dead_keep" in fields]
+    return SettingsSummary(
+        has_limits=any(fields.get(name) for _, fields in with_fields for name in _LIMIT_FIELDS),
+        pulled_namespaces=frozenset(pulled if level is Level.NAMESPACE else map(namespace_from_topic, pulled)),
+        queues=sorted(name for name, fields in with_fields if "deliver" in fields),
+        dead_letter_topics=frozenset(str(fields["dead_to"]) for _, fields in with_fields if fields.get("dead_to")),
+        follow_up_scopes=frozenset(topics).union(namespace_scope(namespace_from_topic(topic)) for topic in follow_ups),
+        shortest_dead_keep_ms=min((keep for keep in keeps if keep is not None), default=None),
+    )
+
+
+def _dead_keep_ms(value: PolicyValue) -> int | None:
+    """Return the time that settings say; None for a value that this version does not know."""
+    with suppress(ValueError, OverflowError, Refused):
+        return int(POLICY_FIELDS["dead_keep"].parse(value))
+    return None
+
+
+ScopeMap: TypeAlias = PartedMap[Settings, SettingsSummary]
+ScopePart: TypeAlias = Part[Settings, SettingsSummary]
+
+
+class SettingsMap(Mapping[PolicyScope, Settings]):
+    """The settings of all topics and namespaces that have any. It never changes."""
+
+    def __init__(self, maps: Mapping[Level, ScopeMap] | None = None) -> None:
+        levels = (Level.TOPIC, Level.NAMESPACE)
+        self.maps = maps or {level: PartedMap(partial(_summarize, level)) for level in levels}
+        self._size = sum(map(len, self.maps.values()))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[PolicyScope]:
+        return (PolicyScope(level, name) for level, names in self.maps.items() for name in names)
+
+    def __getitem__(self, scope: PolicyScope) -> Settings:
+        settings = self.maps[scope.level].get(scope.name)
+        if settings is None:
+            raise KeyError(scope)
+        return settings
+
+    def changed(self, changes: Iterable[tuple[PolicyScope, Settings | None]]) -> SettingsMap:
+        """Return a copy with other settings in these scopes; None removes them."""
+        builder = SettingsBuilder(self)
+        builder.update(changes)
+        return builder.build()
+
+    @property
+    def parts(self) -> Iterator[ScopePart]:
+        return (part for names in self.maps.values() for part in names.parts)
+
+    def without(self, others: SettingsMap) -> Iterator[tuple[PolicyScope, Settings]]:
+        """Yield the settings that `others` does not have, or not so. They may share all parts but a few."""
+        for level, names in self.maps.items():
+            same = {*others.maps[level].parts}
+            for part in names.parts:
+                if part not in same:
+                    changed = (name for name, own in part.values.items() if others.maps[level].get(name) != own)
+                    yield from ((PolicyScope(level, name), part.values[name]) for name in changed)
+
+    def scopes_where(self, is_wanted: Callable[[SettingsSummary], bool]) -> Iterator[PolicyScope]:
+        """Yield all scopes of the parts of which `is_wanted` is true: of few where few are looked for."""
+        for level, names in self.maps.items():
+            for part in names.parts:
+                if is_wanted(part.summary):
+                    yield from (PolicyScope(level, name) for name in part.names)
+
+
+class SettingsBuilder:
+    """Settings that are being put together, from others or from nothing."""
+
+    def __init__(self, base: SettingsMap) -> None:
+        self._builders = {level: PartedMapBuilder(names) for level, names in base.maps.items()}
+
+    def update(self, changes: Iterable[tuple[PolicyScope, Settings | None]]) -> None:
+        """Set the settings of these scopes; None removes them."""
+        for scope, settings in changes:
+            self._builders[scope.level].set(scope.name, settings)
+
+    def build(self) -> SettingsMap:
+        return SettingsMap({level: builder.build() for level, builder in self._builders.items()})
+
+
 class Policies:
     """An immutable snapshot of the settings of all levels, so that one decision never mixes two versions."""
 
     def __init__(self, daemon: Policy, settings: Mapping[PolicyScope, Settings] | None = None) -> None:
         self.daemon = daemon
-        self.settings = settings or {}
+        self.settings = (
+            settings if isinstance(settings, SettingsMap) else SettingsMap().changed((settings or {}).items())
+        )
         self._applied: dict[PolicyScope, Policy] = {}
 
     def for_topic(self, topic: str) -> Policy:
@@ -109,24 +218,37 @@ class Policies:
             return cached
         parent = scope.parent
         inherited = self.daemon if parent is None else self.for_scope(parent)
-        if scope not in self.settings:
+        settings = self.settings.maps[scope.level].get(scope.name)
+        if settings is None:
             return inherited  # not cached: there is no limit to the number of such topics
-        applied = self._applied[scope] = self.settings[scope].apply_to(inherited)
+        applied = self._applied[scope] = settings.apply_to(inherited)
         return applied
 
-    @cached_property
+    @property
     def topics(self) -> list[str]:
         """The topics that have settings of their own, in the order of their bytes."""
-        return sorted(scope.name for scope in self.settings if scope.level is Level.TOPIC)
+        return [*self.settings.maps[Level.TOPIC]]
 
-    @cached_property
-    def queues(self) -> list[str]:
+    def topics_between(self, start: str, end: str, limit: int) -> list[str]:
+        """Return the first `limit` of `topics` after `start` and before `end` ("": no end)."""
+        return self.settings.maps[Level.TOPIC].names_between(start, end, limit, lambda part: part.names)
+
+    def queues_between(self, start: str, end: str, limit: int) -> list[str]:
+        """Return the first `limit` of `queues` after `start` and before `end` ("": no end)."""
+        return self.settings.maps[Level.TOPIC].names_between(start, end, limit, lambda part: part.summary.queues)
+
+    @property
+    def queues(self) -> Iterator[str]:
         """The topics that say themselves how their tasks are delivered, as queues do, in the order of their bytes."""
-        return [topic for topic in self.topics if "deliver" in self.settings[topic_scope(topic)].fields]
+        return (topic for part in self.settings.maps[Level.TOPIC].parts for topic in part.summary.queues)
+
+    @property
+    def queue_count(self) -> int:
+        return sum(len(part.summary.queues) for part in self.settings.maps[Level.TOPIC].parts)
 
     def settings_at(self, scope: PolicyScope) -> Settings:
         """Return the scope's own settings."""
-        return self.settings.get(scope, NO_SETTINGS)
+        return self.settings.maps[scope.level].get(scope.name) or NO_SETTINGS
 
     def settings_to_resume(self, scope: PolicyScope) -> Settings:
         """Return the scope's own settings without a pause, and with "not paused" if it would inherit one."""
@@ -148,7 +270,7 @@ class Policies:
                 namespace. A conflict that exists already, through a change on a higher level, does not prevent changes
                 of other fields.
         """
-        changed = Policies(self.daemon, {**self.settings, scope: settings})
+        changed = Policies(self.daemon, self.settings.changed([(scope, settings)]))
         before = self.settings_at(scope).fields
         if any(settings.fields.get(name) != before.get(name) for name in _DELAY_FIELDS):
             _check_delays(settings, changed.for_scope(scope))
@@ -178,74 +300,40 @@ class Policies:
     @cached_property
     def has_follow_ups(self) -> bool:
         """True if the end of any task makes one: otherwise none need be looked up."""
-        return any(settings.fields.get(name) for settings in self.settings.values() for name in FOLLOW_UP_FIELDS)
+        return any(part.summary.follow_up_scopes for part in self.settings.parts)
 
     @cached_property
     def leave_tasks(self) -> bool:
         """True if any task lives on in another topic after its end, or makes one; otherwise none need be looked up."""
-        return bool(self.dead_letter_topics) or self.has_follow_ups
-
-    def follow_up_warning(self, scope: PolicyScope) -> str | None:
-        """Return a warning if follow-up tasks of this scope, or in it, would be dead because they have no callback."""
-        for source, settings in self.settings.items():
-            for name in FOLLOW_UP_FIELDS:
-                target = topic_scope(str(settings.fields.get(name, "")))
-                is_changed = target.name and scope in (source, target, target.parent)
-                if is_changed and not self.for_topic(target.name).may_lack_callbacks:
-                    return _UNSERVED.format(name=name, source=source.name, target=target.name)
-        return None
-
-    def dead_letter_warning(self, scope: PolicyScope) -> str | None:
-        """Return a warning if tasks without a callback move to a topic that needs one.
-
-        They move out of this scope or into this topic.
-        """
-        applied, moves = self.for_scope(scope), list[tuple[PolicyScope, str]]()
-        if applied.may_lack_callbacks:
-            moves = [(scope, applied.dead_to)] if applied.dead_to not in ("", scope.name) else []
-        elif scope.level is Level.TOPIC:
-            moves = [
-                (source, scope.name)
-                for source, settings in self.settings.items()
-                if settings.fields.get("dead_to") == scope.name and self.for_scope(source).may_lack_callbacks
-            ]
-        for source, target in moves:
-            if not self.for_topic(target).may_lack_callbacks:
-                is_pulled = self.for_scope(source).deliver is Deliver.PULL
-                lack = "have no callback (deliver pull)" if is_pulled else "may have no callback of their own"
-                return _NO_CALLBACK.format(source=source.name, lack=lack, target=target)
-        return None
+        if self.daemon.dead_to or self.has_follow_ups:
+            return True
+        return any(part.summary.dead_letter_topics for part in self.settings.parts)
 
     @cached_property
     def dead_letter_topics(self) -> frozenset[str]:
-        """The topics to which dead tasks of others move. If there is none, none need be looked up."""
-        named = {self.daemon.dead_to, *(str(settings.fields.get("dead_to", "")) for settings in self.settings.values())}
-        return frozenset(named - {""})
+        """The topics to which dead tasks of others move."""
+        named = (part.summary.dead_letter_topics for part in self.settings.parts)
+        return frozenset({self.daemon.dead_to}).union(*named) - {""}
 
     @cached_property
     def has_limits(self) -> bool:
         """True if any topic is paused or has a limit on rate or concurrency; otherwise no limit need be checked."""
         if self.daemon.rate or self.daemon.concurrency or self.daemon.paused:
             return True
-        limits = ("rate", "concurrency", "paused")
-        return any(settings.fields.get(name) for settings in self.settings.values() for name in limits)
+        return any(part.summary.has_limits for part in self.settings.parts)
 
     @cached_property
     def has_pulled(self) -> bool:
         """True if consumers claim the tasks of any topic."""
         if self.daemon.deliver is Deliver.PULL:
             return True
-        return any(settings.fields.get("deliver") == Deliver.PULL for settings in self.settings.values())
+        return any(part.summary.pulled_namespaces for part in self.settings.parts)
 
     def has_pulled_in(self, namespace: str) -> bool:
         """Return True if consumers claim the tasks of any topic of this namespace."""
         if self.for_scope(namespace_scope(namespace)).deliver is Deliver.PULL:
             return True
-        return any(
-            self.for_scope(scope).deliver is Deliver.PULL
-            for scope in self.settings
-            if scope.level is Level.TOPIC and namespace_from_topic(scope.name) == namespace
-        )
+        return any(namespace in part.summary.pulled_namespaces for part in self.settings.maps[Level.TOPIC].parts)
 
     @property
     def can_hold(self) -> bool:
@@ -255,20 +343,13 @@ class Policies:
     @cached_property
     def shortest_dead_keep_ms(self) -> int:
         """The shortest time that any topic keeps its dead tasks: no task that died later can be due for removal."""
-        scopes = [scope for scope, settings in self.settings.items() if "dead_keep" in settings.fields]
-        return min([self.daemon.dead_keep_ms, *(self.for_scope(scope).dead_keep_ms for scope in scopes)])
+        keeps = (part.summary.shortest_dead_keep_ms for part in self.settings.parts)
+        return min([self.daemon.dead_keep_ms, *(keep for keep in keeps if keep is not None)])
 
 
 FOLLOW_UP_FIELDS = ("on_dead", "on_done")
+_LIMIT_FIELDS = ("rate", "concurrency", "paused")
 _DELAY_FIELDS = ("default_delay", "max_delay")
-_NO_CALLBACK = (
-    "Tasks of {source} {lack}, and {target} calls one (deliver push): "
-    'those that die move there, and are dead there, too ("no callback").'
-)
-_UNSERVED = (
-    "The {name} of {source} makes tasks without a callback in {target}, which calls one (deliver push), and its policy "
-    'has none: they are dead there ("no callback").'
-)
 
 
 def _check_delays(settings: Settings, applied: Policy) -> None:

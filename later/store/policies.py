@@ -1,5 +1,7 @@
 """The policies of topics and namespaces as this process knows them: read again each second, changed one at a time.
 
+What has changed is read, and what a change costs does not depend on how many policies there are.
+
 A decision takes one `Policies` and stays with it, so that no task is judged by a mix of old and new.
 """
 
@@ -10,24 +12,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-import msgspec
-
 from later.core.errors import Conflict, LaterError, NodeDown
 from later.core.policy import Deliver, Policy
 from later.core.policy_scopes import FOLLOW_UP_FIELDS, NO_SETTINGS, Level, Policies, PolicyScope, Settings
 from later.store import scripts
 from later.store.client import StoreClient
-from later.store.codec import pairs
 from later.store.keys import Bucket, Keys
+from later.store.policy_reader import PoliciesRead, PolicyReader, encode_settings
 from later.store.schema import FOLLOW_UPS, POLICY_CALLBACK, PULL
 from later.store.scripts import Argument, Command
 from later.store.shared_read import FRESH_S, MAX_STARTS, PacedRead, SharedRead
 
 CHANGES_KEPT = 1000
 """Changes that the store remembers: a process that has missed more reads all policies anew."""
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Settings).decode
 
 
 class Replacement(NamedTuple):
@@ -47,7 +44,6 @@ class PolicyBook:
         self, client: StoreClient, keys: Keys, daemon: Policy, monotonic: Callable[[], float], grace_s: float = 0.0
     ) -> None:
         self._client = client
-        self._keys = [keys.policies, keys.policy_changes, keys.ramps, keys.held_origin_topics]
         self._written_keys = [keys.policies, keys.policy_changes, keys.queues]
         self._meta = keys.meta
         self._shards = keys.shards
@@ -55,12 +51,15 @@ class PolicyBook:
         self.latest = Policies(daemon)
         """The policies as they were read last."""
         self._version: int | None = None
+        self._reader = PolicyReader(client, keys)
         self.ramps: Mapping[str, int] = {}
         """Topics that return to full speed after a pause or a hold, and when (ms) they reach it."""
         self.held_origin_topics: Mapping[str, int] = {}
         """Topics of which an origin is held, and when (ms) the last of these holds ends."""
         self._read_at = -FRESH_S
-        self.shared_read = SharedRead(client, "policies", self._command, self._accept, monotonic, grace_s=grace_s)
+        self.shared_read = SharedRead(
+            client, "policies", self._command, self._accept, monotonic, grace_s=grace_s, complete=self._complete
+        )
         self._paced_read = PacedRead(self.shared_read.renew, client.timeout_s)
         self._changing = asyncio.Lock()
 
@@ -164,23 +163,16 @@ class PolicyBook:
 
     def _command(self) -> Command:
         """Return the command that reads what has changed since the last read."""
-        return scripts.POLICIES_SINCE.call(self._keys, ["" if self._version is None else self._version])
+        return self._reader.command_since(self._version)
 
-    def _accept(self, answer: Any, asked_at: float) -> None:
-        version, is_complete, ramps, holding, *changed = answer
-        if changed or is_complete:
-            settings = {} if is_complete else dict(self.latest.settings)
-            for name, written in pairs(changed):
-                level, _, scope_name = name.decode().partition(":")
-                scope = PolicyScope(Level(level), scope_name)
-                if written is None:
-                    settings.pop(scope, None)
-                else:
-                    settings[scope] = _decode(written)
-            self.latest = Policies(self.latest.daemon, settings)
-        self.ramps = {topic.decode(): int(float(at)) for topic, at in pairs(ramps)}
-        self.held_origin_topics = {topic.decode(): int(float(at)) for topic, at in pairs(holding)}
-        self._version, self._read_at = version, asked_at
+    async def _complete(self, answer: Any) -> PoliciesRead:
+        return await self._reader.complete(answer, self.latest.settings)
+
+    def _accept(self, read: PoliciesRead, asked_at: float) -> None:
+        if read.settings is not self.latest.settings:
+            self.latest = Policies(self.latest.daemon, read.settings)
+        self.ramps, self.held_origin_topics = read.ramps, read.held_origin_topics
+        self._version, self._read_at = read.version, asked_at
 
 
 def needs_of(settings: Settings) -> list[str]:
@@ -197,6 +189,6 @@ def needs_of(settings: Settings) -> list[str]:
 def _arguments(scope: PolicyScope, version: int, replacement: Replacement) -> list[Argument]:
     """Return the arguments of the script `set_policy`."""
     settings, metadata = replacement
-    written = b"" if settings == NO_SETTINGS else _encode(settings)
+    written = b"" if settings == NO_SETTINGS else encode_settings(settings)
     queue = "" if metadata is None else scope.name
     return [f"{scope.level}:{scope.name}", version, written, CHANGES_KEPT, queue, metadata or b""]

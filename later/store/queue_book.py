@@ -214,7 +214,9 @@ class QueueBook:
         """
         policies = await self._policies.read()
         with self._client.away_tags.needing_all():
-            found = await self._topic_index.page(policies.queues, 0, limit=limit, after=after, namespace=namespace)
+            found = await self._topic_index.page(
+                policies.queues_between, 0, limit=limit, after=after, namespace=namespace
+            )
         topics = [
             topic
             for topic, counts in found.items()

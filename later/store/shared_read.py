@@ -31,6 +31,7 @@ class SharedRead:
 
     `command` returns it, and `accept` gets its answer and when it was asked, by `monotonic`. It goes on if a caller is
     cancelled, because others may wait for it. `translate` turns an error that the store answered into the one to raise.
+    `complete` gets an answer that may be too long for one, and returns it with what it has read besides.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class SharedRead:
         accept: Callable[[Any, float], None],
         monotonic: Callable[[], float],
         translate: Callable[[StoreFault], LaterError] = lambda fault: fault,
+        *,
         grace_s: float = 0.0,
+        complete: Callable[[Any], Awaitable[Any]] | None = None,
     ) -> None:
         self._client = client
         self.grace_s = grace_s
@@ -51,6 +54,7 @@ class SharedRead:
         self._accept = accept
         self._monotonic = monotonic
         self._translate = translate
+        self._complete = complete
         self._reading: asyncio.Task[None] | None = None
 
     @property
@@ -116,7 +120,8 @@ class SharedRead:
 
     async def _run(self, answer: Coroutine[None, None, Any], asked_at: float) -> None:
         try:
-            self._accept(await answer, asked_at)
+            answered = await answer
+            self._accept(answered if self._complete is None else await self._complete(answered), asked_at)
         except StoreFault as fault:
             error = self._translate(fault)
             if error is fault:  # an error that is its own cause would have no end

@@ -7,10 +7,9 @@ of older versions do not keep it, so a topic that is only theirs is added after 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from later.core.errors import NodeDown
 from later.core.policy_scopes import namespace_from_topic
@@ -23,8 +22,13 @@ from later.store.scripts import Argument, Command
 from later.store.stats import SLICE, Stats
 from later.store.topic_counts import TopicCounts
 
+NamesBetween: TypeAlias = Callable[[str, str, int], Sequence[str]]
+"""Returns the first names, so many at most, after a name and before another ("": no end), in the order of bytes."""
+
 LAST = "\U0010ffff" * 64
 """Sorts after everything that may follow a `/` in a topic's name."""
+FIRST_AFTER = "\0"
+"""Makes a name into the first one after it."""
 
 
 class TopicIndex:
@@ -40,22 +44,22 @@ class TopicIndex:
         """The number of the key, and the cursor, at which the next check goes on."""
 
     async def page(
-        self, declared: Sequence[str], now: int, *, limit: int, after: str = "", namespace: str | None = None
+        self, declared: NamesBetween, now: int, *, limit: int, after: str = "", namespace: str | None = None
     ) -> dict[str, TopicCounts]:
         """Return the first `limit` topics after a name, by their bytes, with counts and holds at `now` (ms).
 
-        These are the topics that have tasks, and the `declared` ones, which must be in order, too. With a `namespace`,
-        only its own ones; those of the default namespace lie between all others, whose names are read in part. Shards
-        that are away are left out.
+        These are the topics that have tasks, and the `declared` ones. With a `namespace`, only its own ones; those of
+        the default namespace lie between all others, whose names are read in part. Shards that are away are left out.
         """
         found: dict[str, TopicCounts] = {}
         start, end = _bounds(namespace, after)
         read = limit
         while len(found) < limit:
             indexed, read_to = await self._read_names(start, end, read)
-            first, last = bisect_right(declared, start), bisect_left(declared, read_to) if read_to else len(declared)
-            declared_here = set(declared[first:last])
-            names = sorted(declared_here.union(indexed))
+            declared_here = set(declared_names := declared(start, read_to, read))
+            if len(declared_names) == read:
+                read_to = declared_names[-1] + FIRST_AFTER
+            names = sorted(declared_here.union(name for name in indexed if name < read_to or not read_to))
             candidates = [name for name in names if namespace in (None, namespace_from_topic(name))]
             mine = candidates[: limit - len(found)]
             counts = await self._stats.counts_and_holds(mine, now)
@@ -124,7 +128,7 @@ class TopicIndex:
             return await self._read_names(start, end, limit)
         last_names = [answer[-1].decode() for answer in answers if len(answer) == limit]
         if last_names:
-            end = min(last_names) + "\0"  # the first name after it
+            end = min(last_names) + FIRST_AFTER
         return {name for answer in answers for raw in answer if (name := raw.decode()) < end or not end}, end
 
     async def complete(self) -> None:

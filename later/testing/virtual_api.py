@@ -49,6 +49,7 @@ from later.core.policy_scopes import (
     namespace_scope,
     topic_scope,
 )
+from later.core.policy_warnings import dead_letter_warning, follow_up_warning
 from later.core.snapshot import CountedTopic
 from later.core.task import new_id
 from later.core.task_view import DEAD, failure_views, last_error_view, listed_view, task_view
@@ -349,7 +350,7 @@ class VirtualApi:
     def change_settings(self, scope: PolicyScope, settings: Settings) -> dict[str, Any]:
         """Set the policy of a topic or a namespace. Raises Refused."""
         policies = self._store.policies = self._store.policies.with_settings(scope, settings)
-        warnings = (policies.dead_letter_warning(scope), policies.follow_up_warning(scope))
+        warnings = (dead_letter_warning(policies, scope), follow_up_warning(policies, scope))
         warning = " ".join(text for text in warnings if text)
         return {**settings.fields, **({"warning": warning} if warning else {})}
 

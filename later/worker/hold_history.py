@@ -74,7 +74,7 @@ class HoldHistory:
         before, self._policies = self._policies, policies
         if before is policies or before is None:
             return
-        for scope, settings in before.settings.items():
+        for scope, settings in before.settings.without(policies.settings):
             fields = settings.fields
             if (fields.get("paused") or fields.get("deliver") == Deliver.PULL) and not policies.for_scope(
                 scope

@@ -31,6 +31,7 @@ from later.core.policy_scopes import (
     namespace_scope,
     topic_scope,
 )
+from later.core.policy_warnings import dead_letter_warning, follow_up_warning
 from later.core.retry import Outcome, OutcomeKind, SettleTarget, judge
 from tests.builders import NOW, a_task
 from tests.cases import each_case
@@ -359,7 +360,7 @@ class TestDeadLetterTopics:
         self, before: dict[PolicyScope, dict[str, Any]], scope: PolicyScope, is_warned: bool
     ) -> None:
         policies = Policies(DEFAULT_POLICY, {set_on: Settings(fields) for set_on, fields in before.items()})
-        assert (policies.dead_letter_warning(scope) is not None) is is_warned
+        assert (dead_letter_warning(policies, scope) is not None) is is_warned
 
 
 class TestSettings:
@@ -510,5 +511,5 @@ class TestFollowUps:
         self, target: dict[str, Any], scope: PolicyScope, is_warned: bool
     ) -> None:
         settings = {TOPIC: Settings({"on_dead": "shop/ends"}), topic_scope("shop/ends"): Settings(target)}
-        warning = Policies(DEFAULT_POLICY, settings).follow_up_warning(scope)
+        warning = follow_up_warning(Policies(DEFAULT_POLICY, settings), scope)
         assert (warning is not None) is is_warned

@@ -13,6 +13,7 @@ from later.store.defects import Finding
 from later.store.doctor import Doctor
 from later.store.keys import Bucket, parse_expiry_member
 from later.store.scripts import Command
+from later.store.topic_index import NamesBetween
 from later.store.types import BucketRange, Claim, ClaimRequest, ClaimResult, Settlement, TaskRecord
 from tests.builders import NOW
 from tests.store_fixture import StoreFixture
@@ -22,6 +23,15 @@ PAUSED = -(2**63)
 """The value for a wake entry of -inf."""
 FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
 WakeKey = tuple[Bucket, int, str]
+
+
+def names_of(names: Iterable[str]) -> NamesBetween:
+    """Return what returns those of these names that lie between two others."""
+    ordered = sorted(names)
+    return lambda start, end, limit: [name for name in ordered if start < name and (name < end or not end)][:limit]
+
+
+no_names = names_of([])
 
 
 class StoreContents(NamedTuple):

@@ -29,7 +29,7 @@ CONNECTION = {"ping", "role", "select", "client|setname", "evalsha", "evalsha_ro
 """Commands that redis-py and the client need, whatever the verb."""
 CLUSTER = {"cluster|shards", "cluster|slots", "cluster|info", "cluster|myid", "asking", "ssubscribe", "spublish"}
 """Commands that are for the nodes of a cluster."""
-OPERATOR_ONLY = {"config|get", "scan", "hscan", "pttl", "xrange"}
+OPERATOR_ONLY = {"config|get", "scan", "pttl", "xrange"}
 """Commands of `status`, `doctor` and `audit`, which people run."""
 
 

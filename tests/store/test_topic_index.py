@@ -23,6 +23,8 @@ from tests.store.inspection import (
     died,
     done,
     failed,
+    names_of,
+    no_names,
     read_contents,
     release_due,
 )
@@ -38,7 +40,7 @@ async def create(store: StoreFixture, *topics: str) -> None:
 
 
 async def page(store: StoreFixture, limit: int = 1000, declared: Sequence[str] = (), **options: Any) -> list[str]:
-    return [*await store.topic_index.page(declared, NOW, limit=limit, **options)]
+    return [*await store.topic_index.page(names_of(declared), NOW, limit=limit, **options)]
 
 
 async def indexed(store: StoreFixture) -> set[str]:
@@ -108,7 +110,7 @@ class TestScripts:
 class TestPages:
     async def test_it_has_the_first_topics_after_a_name_with_their_counts(self, store: StoreFixture) -> None:
         await create(store, "e", "a", "é", "b", "😀", "c")
-        found = await store.topic_index.page([], NOW, limit=3, after="a")
+        found = await store.topic_index.page(no_names, NOW, limit=3, after="a")
         assert found == {"b": ONE_TASK, "c": ONE_TASK, "e": ONE_TASK}
         assert await page(store, after="e") == ["é", "😀"]
 
@@ -116,7 +118,7 @@ class TestPages:
         await create(store, "b", "d")
         assert await page(store, declared=["a", "c", "d", "e"]) == ["a", "b", "c", "d", "e"]
         assert await page(store, 2, declared=["a", "c", "d", "e"], after="b") == ["c", "d"]
-        assert (await store.topic_index.page(["a"], NOW, limit=1))["a"] == NO_TASKS
+        assert (await store.topic_index.page(names_of(["a"]), NOW, limit=1))["a"] == NO_TASKS
 
     async def test_no_more_names_and_buckets_are_read_than_it_shows(
         self, store: StoreFixture, shards: int, sent: list[tuple[Command, Any]]

@@ -79,7 +79,7 @@ class ServiceHandlers:
     async def _count_messages(self, project: str) -> dict[str, int]:
         """Return how many messages the queues of a project hold."""
         claimed = total = 0
-        declared = (await self._store.policies.current()).topics
+        declared = (await self._store.policies.current()).topics_between
         now = (await self._store.time.now()).low
         after = ""
         while True:
