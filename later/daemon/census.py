@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 
@@ -12,6 +12,7 @@ from later.core.errors import NodeDown
 from later.core.held import Held, find_hold
 from later.core.policy_scopes import Policies
 from later.core.snapshot import CountedTopic, Snapshot, SnapshotBuilder, StoreFacts
+from later.daemon.pace import Pace
 from later.metrics import Metrics
 from later.store.open import Store
 from later.store.stats import HEARTBEAT_TIMEOUT_MS
@@ -40,19 +41,25 @@ class Census:
         """Count all topics. Raises StoreDown."""
         began = time.monotonic()
         now, misses = (await self._store.time.now()).low, self._store.client.away_tags.misses
-        counts = await self._store.stats.counts(now, self._note_step)
+        pace = Pace(time.monotonic, asyncio.sleep)
+
+        async def note_and_wait(buckets: int) -> None:
+            self._note_step()
+            await pace.wait(buckets)
+
+        counts = await self._store.stats.tally(now, note_and_wait)
         facts = await self._read_facts(now)
         policies = await self._store.policies.current()
         self._labels.refresh(counts)
         limited = [
             topic
-            async for some in _in_turns(counts if policies.has_limits else {})
+            async for some in _in_turns(counts.items() if policies.has_limits else [])
             for topic, count in some
             if (count.due or topic in self._labels) and policies.for_topic(topic).concurrency
         ]
         permits = await self._store.permits.in_use(limited, now)
         builder = SnapshotBuilder()
-        async for some in _in_turns(counts):
+        async for some in _in_turns(counts.drain()):
             self._note_step()
             builder.add([self._row(topic, count, policies, permits, now) for topic, count in some])
         took_ms, partial = round((time.monotonic() - began) * 1000), self._store.client.away_tags.misses != misses
@@ -116,9 +123,9 @@ class Census:
         return hold
 
 
-async def _in_turns(counts: Mapping[str, TopicCounts]) -> AsyncIterator[list[tuple[str, TopicCounts]]]:
+async def _in_turns(counts: Iterable[tuple[str, TopicCounts]]) -> AsyncIterator[list[tuple[str, TopicCounts]]]:
     """Yield the topics in slices; many of them must not block this process."""
-    items = iter(counts.items())
+    items = iter(counts)
     while some := list(islice(items, SLICE)):
         yield some
         await asyncio.sleep(0)

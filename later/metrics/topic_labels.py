@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Protocol
 
 from prometheus_client.metrics_core import CounterMetricFamily
@@ -62,8 +63,9 @@ class TopicLabels:
     def refresh(self, present: Collection[str]) -> None:
         """Begin a round: `present` are all topics that have tasks. Those without a label get the room that there is."""
         self._round += 1
-        new = [topic for topic in present if topic not in self._used_in and topic != OTHER]
-        for topic in self._used_in.keys() & set(present):
+        unlabelled = (topic for topic in present if topic not in self._used_in and topic != OTHER)
+        new = [*islice(unlabelled, MAX_TOPICS)]  # more cannot get a label, and to look at a million takes long
+        for topic in [topic for topic in self._used_in if topic in present]:
             self._use(topic)
         if len(new) > MAX_TOPICS - len(self._used_in):
             by_use = sorted(self._used_in, key=self._used_in.__getitem__)

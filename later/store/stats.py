@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from later.core.errors import NodeDown
-from later.core.held import TopicHold
 from later.store import scripts
 from later.store.client import StoreClient, replace_missing
 from later.store.codec import pairs, parse_time
 from later.store.fanout import split_by_weight
-from later.store.holds import held_until, is_for_rate, is_held
+from later.store.holds import held_until, is_held
 from later.store.keys import SCHEMA_VERSION, Bucket, Keys, Shard
 from later.store.schema import server_info, server_version
 from later.store.scripts import Command
 from later.store.topic_counts import NO_TASKS, TopicCounts, TopicState
+from later.store.topic_tallies import BucketCount, TopicTallies, parse_hold
 
 HEARTBEAT_TIMEOUT_MS = 10_000
 """A worker without a heartbeat for this long counts as gone."""
@@ -28,8 +26,6 @@ SLICE = 500
 
 READ_AT_ONCE = 1280
 """Buckets in one round trip of `counts_and_holds`: those of 20 topics in 16 shards."""
-
-_POSITIONS = {bucket: position for position, bucket in enumerate(Bucket)}
 
 Item = TypeVar("Item")
 
@@ -65,38 +61,43 @@ class Stats:
         except NodeDown:  # perhaps others are there
             await self._client.execute_available("ping", [("EXISTS", s.pool) for s in self._keys.shards], missing=0)
 
-    async def counts(self, now: int, note_progress: Callable[[], None] = lambda: None) -> dict[str, TopicCounts]:
-        """Return the counts of every topic that has tasks, summed over the shards that are there.
+    async def counts(self, now: int) -> dict[str, TopicCounts]:
+        """Return the counts of every topic that has tasks, as `tally` finds them."""
+        return dict((await self.tally(now, _go_on)).items())
+
+    async def tally(self, now: int, pace: Callable[[int], Awaitable[None]]) -> TopicTallies:
+        """Count the tasks of every topic that has any, summed over the shards that are there.
 
         Due tasks are those by `now` (ms).
         Only buckets whose wake set names the topic are counted, in slices: many topics must block neither the store nor
-        this process. `note_progress` is called after each.
+        this process. `pace` is awaited after each slice, with the number of its buckets.
         """
-        tallies: dict[bytes, _Tally] = {}
-        holds: dict[bytes, float] = {}
+        tallies = TopicTallies()
         for wake_sets in _split([wake_set for wake_set in await self._wake_sets() if wake_set.size]):
-            for targets in _split(await self._bucket_topics(wake_sets, holds, note_progress)):
-                commands = [
-                    scripts.COUNT.call([target.shard.bucket(target.bucket, topic) for topic in target.topics], [now])
-                    for target in targets
-                ]
-                answers = await self._client.execute_optional("stats", commands, missing=[])
-                note_progress()
-                for target, answer in zip(targets, answers, strict=True):
-                    position = _POSITIONS[target.bucket]
-                    for topic, count in zip(target.topics, _parse_counts(answer), strict=bool(answer)):
-                        tally = tallies.get(topic)
-                        if tally is None:
-                            tally = tallies[topic] = _Tally()
-                        tally.add(position, count)
-        counts: dict[str, TopicCounts] = {}
-        for names in _slices([*tallies]):
-            counts |= {topic.decode(): tallies[topic].counts() for topic in names}
-            for topic in holds.keys() & set(names) if holds else ():
-                name, entry = topic.decode(), holds[topic]
-                counts[name] = counts[name]._replace(hold=_parse_hold(name, entry))
-            await asyncio.sleep(0)
-        return counts
+            seen: dict[_WakeSet, set[bytes]] = {wake_set: set() for wake_set in wake_sets}
+            async for scanned in self._scan(wake_sets):
+                found: list[_BucketTopics] = []
+                for wake_set, entries in scanned:
+                    if wake_set.bucket is Bucket.DELAY:
+                        tallies.add_holds(entries.items())
+                    new = [topic for topic in entries if topic not in seen[wake_set]]  # a scan may return one twice
+                    seen[wake_set].update(new)
+                    found += [_BucketTopics(wake_set.shard, wake_set.bucket, some) for some in _slices(new)]
+                for targets in _split(found):
+                    await self._count(targets, now, tallies)
+                    await pace(sum(target.weight for target in targets))
+        return tallies
+
+    async def _count(self, targets: Sequence[_BucketTopics], now: int, tallies: TopicTallies) -> None:
+        """Count the tasks of these topics in these buckets."""
+        commands = [
+            scripts.COUNT.call([target.shard.bucket(target.bucket, topic) for topic in target.topics], [now])
+            for target in targets
+        ]
+        answers = await self._client.execute_optional("stats", commands, missing=None)
+        for target, answer in zip(targets, answers, strict=True):
+            if answer is not None:
+                tallies.add(target.topics, target.bucket, _parse_counts(answer))
 
     async def counts_for(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
         """Return the counts of these topics, summed over the shards, each shard's at one moment."""
@@ -109,17 +110,21 @@ class Stats:
     async def counts_and_holds(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
         """Return the counts of these topics with their holds, summed over the shards that are there.
 
-        It takes one round trip for each `READ_AT_ONCE` buckets.
+        It takes one round trip for each `READ_AT_ONCE` buckets. Only those whose wake set names the topic are counted:
+        most topics have tasks in few of them.
         """
         counts = dict.fromkeys(topics, NO_TASKS)
         holds: dict[str, float] = {}
         targets = self._split_by_shard([*counts], SLICE)
         for some in split_by_weight(targets, READ_AT_ONCE, lambda target: target.weight):
-            commands = [command for target in some for command in (target.count_command(now), target.entries_command())]
+            commands = [target.count_topics_command(now) for target in some]
             answers = await self._client.execute_optional("stats", commands, missing=[])
-            _add_counts(counts, some, answers[::2])
-            _add_holds(holds, some, answers[1::2])
-        return {topic: count._replace(hold=_parse_hold(topic, holds.get(topic))) for topic, count in counts.items()}
+            for target, answer in zip(some, answers, strict=True):
+                _add_rows(counts, holds, target.topics, answer)
+        return {
+            topic: count._replace(hold=parse_hold(topic, holds[topic])) if topic in holds else count
+            for topic, count in counts.items()
+        }
 
     def most_at_once(self) -> int:
         """Return how many topics `counts_and_holds` reads in one round trip."""
@@ -228,24 +233,6 @@ class Stats:
         sizes = await self._available([("ZCARD", shard.wakes[bucket]) for shard, bucket in buckets], missing=0)
         return [_WakeSet(shard, bucket, size) for (shard, bucket), size in zip(buckets, sizes, strict=True)]
 
-    async def _bucket_topics(
-        self, wake_sets: Sequence[_WakeSet], holds: dict[bytes, float], note_progress: Callable[[], None]
-    ) -> list[_BucketTopics]:
-        """Return the topics in these wake sets, in slices; add the entries of those that are held to `holds`."""
-        found: dict[_WakeSet, dict[bytes, float]] = {wake_set: {} for wake_set in wake_sets}
-        async for scanned in self._scan(wake_sets):
-            note_progress()
-            for wake_set, entries in scanned:
-                found[wake_set] |= entries  # a scan may return one twice
-                if wake_set.bucket is Bucket.DELAY:
-                    held = {topic: entry for topic, entry in entries.items() if is_held(entry)}
-                    holds |= {topic: min(entry, holds.get(topic, entry)) for topic, entry in held.items()}
-        return [
-            _BucketTopics(wake_set.shard, wake_set.bucket, some)
-            for wake_set, topics in found.items()
-            for some in _slices([*topics])
-        ]
-
     async def _scan(self, wake_sets: Sequence[_WakeSet]) -> AsyncIterator[list[tuple[_WakeSet, dict[bytes, float]]]]:
         """Yield the entries of these wake sets, by round trip. Reads by rank would miss some: workers rewrite them."""
         cursors = dict.fromkeys(wake_sets, 0)
@@ -310,40 +297,13 @@ class _ShardTopics(NamedTuple):
         """Return the command that counts their tasks."""
         return scripts.COUNT.call([key for topic in self.topics for key in self.shard.buckets(topic.encode())], [now])
 
-    def entries_command(self) -> Command:
-        """Return the command that reads their entries in the wake set, which may be holds."""
-        return ("ZMSCORE", self.shard.wakes[Bucket.DELAY], *self.topics)
+    def count_topics_command(self, now: int) -> Command:
+        """Return the command that counts their tasks in the buckets that have any, and reads what holds them."""
+        buckets = [key for topic in self.topics for key in self.shard.buckets(topic.encode())]
+        return scripts.COUNT_TOPICS.call([*self.shard.wakes.values(), *buckets], [now, *self.topics])
 
 
 Weighed = TypeVar("Weighed", _WakeSet, _BucketTopics, _ShardTopics)
-
-
-class _BucketCount(NamedTuple):
-    """The result of the script `count` for one bucket; `first_due_at` is 0 if nothing is due."""
-
-    size: int
-    due: int
-    first_due_at: int
-
-
-@dataclass(kw_only=True, slots=True)
-class _Tally:
-    """One topic's counts while they are summed up; `sizes` are those of its buckets, in the order of `Bucket`."""
-
-    sizes: list[int] = field(default_factory=lambda: [0] * len(Bucket))
-    due: int = 0
-    oldest_due_at: int | None = None
-
-    def add(self, position: int, count: _BucketCount) -> None:
-        self.sizes[position] += count.size
-        if count.due and position == _POSITIONS[Bucket.DELAY]:
-            self.due += count.due
-            known = self.oldest_due_at
-            self.oldest_due_at = count.first_due_at if known is None else min(known, count.first_due_at)
-
-    def counts(self) -> TopicCounts:
-        delay, unack, error, dead = self.sizes
-        return TopicCounts(delay, unack, error, dead, self.due, self.oldest_due_at)
 
 
 def _add_counts(counts: dict[str, TopicCounts], targets: Sequence[_ShardTopics], answers: Sequence[Any]) -> None:
@@ -356,20 +316,24 @@ def _add_counts(counts: dict[str, TopicCounts], targets: Sequence[_ShardTopics],
             counts[topic] = counts[topic].plus(found)
 
 
-def _add_holds(holds: dict[str, float], targets: Sequence[_ShardTopics], answers: Sequence[Any]) -> None:
-    """Add the entries of the topics that are held in a shard, of each topic the longest hold."""
-    for target, entries in zip(targets, answers, strict=True):
-        for topic, entry in zip(target.topics, entries, strict=bool(entries)):
-            if entry is not None and is_held(score := float(entry)):
-                holds[topic] = min(score, holds.get(topic, score))
+def _add_rows(
+    counts: dict[str, TopicCounts], holds: dict[str, float], topics: Sequence[str], answer: Sequence[Any]
+) -> None:
+    """Add what `count_topics` answered: the counts of topics in a shard; and to `holds`, of each topic the longest."""
+    for position, entry, delay, due, first_due_at, unack, error, dead in _slices(answer, 8):
+        topic = topics[position]
+        found = TopicCounts(delay, unack, error, dead, due, first_due_at if due else None)
+        counts[topic] = counts[topic].plus(found)
+        if entry and is_held(score := float(entry)):
+            holds[topic] = min(score, holds.get(topic, score))
 
 
-def _parse_hold(topic: str, entry: float | None) -> TopicHold | None:
-    return None if entry is None else TopicHold(topic, held_until(entry), is_for_rate(entry))
+async def _go_on(buckets: int) -> None:
+    """Let a count go on at once."""
 
 
-def _parse_counts(answer: Sequence[int]) -> list[_BucketCount]:
-    return list(map(_BucketCount, answer[::3], answer[1::3], answer[2::3]))
+def _parse_counts(answer: Sequence[int]) -> list[BucketCount]:
+    return list(map(BucketCount, answer[::3], answer[1::3], answer[2::3]))
 
 
 def _slices(items: Sequence[Item], size: int = SLICE) -> Iterator[Sequence[Item]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from unittest.mock import AsyncMock
@@ -22,7 +22,7 @@ from later.daemon.shared_census import PERIOD_MS, TOO_OLD_MS, WATCHED_PERIOD_MS,
 from later.daemon.store_metrics import StoreMetrics
 from later.metrics import OTHER, Metrics
 from later.store.open import Store
-from later.store.topic_counts import TopicCounts
+from later.store.topic_tallies import TopicTallies
 from later.worker.history_recorder import HistoryRecorder
 from later.worker.ticker import HANGS_AFTER_S, Ticker, TickResult, start_tickers
 from tests.builders import a_task
@@ -248,12 +248,12 @@ class TestLongCensus:
         may_end: asyncio.Event
         goes_on: bool
 
-        async def counts(self, now: int, note_progress: Callable[[], None]) -> dict[str, TopicCounts]:
+        async def tally(self, now: int, pace: Callable[[int], Awaitable[None]]) -> TopicTallies:
             while not self.may_end.is_set():
                 await asyncio.sleep(0.001)
                 if self.goes_on:
-                    note_progress()
-            return await type(self.store.stats).counts(self.store.stats, now, note_progress)
+                    await pace(1)
+            return await type(self.store.stats).tally(self.store.stats, now, pace)
 
     @pytest.fixture(autouse=True)
     def _short_patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ class TestLongCensus:
     ) -> None:
         await store.tasks.create([a_task()])
         count = self.Count(store, asyncio.Event(), goes_on=True)
-        monkeypatch.setattr(store.stats, "counts", count.counts)
+        monkeypatch.setattr(store.stats, "tally", count.tally)
         daemon = Daemon.on(store)
         for _ in range(3):
             assert await daemon.store_metrics.tick(1000) == TickResult(0, 1000 + shared_census.RETRY_MS)
@@ -279,7 +279,7 @@ class TestLongCensus:
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         count = self.Count(store, asyncio.Event(), goes_on=True)
-        monkeypatch.setattr(store.stats, "counts", count.counts)
+        monkeypatch.setattr(store.stats, "tally", count.tally)
         daemon = Daemon.on(store)
         assert await asyncio.wait_for(daemon.census.look(), 10) is None
         monkeypatch.setattr(shared_census, "LOOK_S", 900)
@@ -294,7 +294,7 @@ class TestLongCensus:
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch, goes_on: bool
     ) -> None:
         count = self.Count(store, asyncio.Event(), goes_on)
-        monkeypatch.setattr(store.stats, "counts", count.counts)
+        monkeypatch.setattr(store.stats, "tally", count.tally)
         daemon, interval_ms, tick_ended = Daemon.on(store), 1000, asyncio.Event()
 
         async def tick(now: int) -> TickResult:

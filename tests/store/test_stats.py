@@ -18,10 +18,10 @@ from later.store.keys import Bucket, Keys, glob_escape
 from later.store.open import build_store
 from later.store.scripts import Command
 from later.store.stats import FORGET_WORKER_MS, SLICE
-from later.store.topic_counts import TopicCounts
+from later.store.topic_counts import NO_TASKS, TopicCounts
 from tests.builders import NOW, a_task
 from tests.store.inspection import ask, claim_due, died, done, failed
-from tests.store_fixture import StoreFixture, open_store
+from tests.store_fixture import StoreFixture, hold_topic, open_store
 
 
 class TestCounts:
@@ -63,6 +63,21 @@ class TestCounts:
         counts = await store.stats.counts(NOW)
         assert set(counts.values()) == {TopicCounts(1, 0, 0, 0, 1, NOW)}
         assert len(counts) == 2 * SLICE + 100
+
+    async def test_named_topics_are_counted_as_all_are(self, store: StoreFixture) -> None:
+        names = [f"t{n}" for n in range(150)]
+        await store.tasks.create([a_task(topic=name, delay=n % 3) for n, name in enumerate([*names, *names, "é"])])
+        for number, claim in enumerate(await claim_due(store)):
+            await store.tasks.settle([(failed(claim, NOW + 9), died(claim), done(claim))[number % 3]])
+        await hold_topic(store, "t7", NOW + 60_000)
+        found = await store.stats.counts_and_holds([*names, "é", "missing"], NOW + 1000)
+        assert {topic: counts for topic, counts in found.items() if counts.tasks} == await store.stats.counts(
+            NOW + 1000
+        )
+        assert found["t7"].hold is not None
+        assert found["missing"] == NO_TASKS
+        without_holds = {topic: counts._replace(hold=None) for topic, counts in found.items()}
+        assert await store.stats.counts_for([*found], NOW + 1000) == without_holds
 
     async def test_only_buckets_that_have_tasks_of_a_topic_are_counted(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
