@@ -123,6 +123,15 @@ def test_a_server_that_takes_too_few_connections_is_warned_of(
     assert (printed["store"]["max_clients"], printed["warnings"]) == (max_clients, [warning] if is_warned_of else [])
 
 
+def test_shards_that_are_away_are_told(capsys: Capture) -> None:
+    report = store_status(shards=256, shards_away=85)
+    status.print_text(report, 2)
+    told = "256 shards, 85 of them away: their tasks are not counted"
+    assert capsys.readouterr().out.splitlines()[0] == f"store    Valkey 9.1.2 at unix:///s, {told}"
+    status.print_json(report, 2)
+    assert json.loads(capsys.readouterr().out)["store"]["shards_away"] == 85
+
+
 @each_case(("spread_s", "warnings"), [
     (0.0, []), (0.1, []),
     (0.312, ["the clocks of the store's nodes differ by 0.3 s: tasks are late by as much"]),

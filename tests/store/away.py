@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,11 +24,14 @@ class PartialConnections:
         self.tags = frozenset(tags)
         self.refused: list[Command] = []
         """The commands that were not sent."""
+        self.has_refused = asyncio.Event()
 
     async def pipeline(self, commands: Sequence[Command], round_trip: RoundTrip) -> list[Any]:
         away = [hash_tag(key_of(command)) in self.tags for command in commands]
         self.refused += [command for command, is_away in zip(commands, away, strict=True) if is_away]
         sent = [command for command, is_away in zip(commands, away, strict=True) if not is_away]
+        if any(away):
+            self.has_refused.set()
         answers = iter(await self._connections.pipeline(sent, round_trip) if sent else [])
         return [NodeDown("the node is away") if is_away else next(answers) for is_away in away]
 

@@ -16,6 +16,7 @@ from later.core.json_body import parse_draft
 from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id
 from later.store.admission import read_limits
+from later.store.away_shards import AwayShards
 from later.store.bulk_jobs import batch_digest
 from later.store.keys import Bucket
 from later.store.open import open_existing_store
@@ -102,10 +103,13 @@ class StoreTransport:
         policies = await book.current()
         await self._store.time.measure()  # otherwise its error would grow by the minute, and delay tasks by as much
         now = self._store.clock.now().high
-        items = [_admit_body(body, limits.max_body, policies, now) for body in bodies]
+        away_shards = self._store.away_shards
+        items = [_admit_body(body, limits.max_body, policies, now, away_shards) for body in bodies]
         if any(isinstance(item, PolicyRefusal) for item in items) and (reread := await book.reread()) is not policies:
             items = [
-                _admit_body(body, limits.max_body, reread, now) if isinstance(item, PolicyRefusal) else item
+                _admit_body(body, limits.max_body, reread, now, away_shards)
+                if isinstance(item, PolicyRefusal)
+                else item
                 for body, item in zip(bodies, items, strict=True)
             ]
         return items
@@ -133,13 +137,13 @@ class StoreTransport:
             raise Unavailable(str(error)) from error
 
 
-def _admit_body(body: bytes, max_body: int, policies: Policies, now: int) -> Task | Refused:
+def _admit_body(body: bytes, max_body: int, policies: Policies, now: int, away_shards: AwayShards) -> Task | Refused:
     """Return the task that a body requests at `now` (ms), or its refusal."""
     try:
         if len(body) > max_body:
             raise TooLarge(f"expected a body of at most {max_body} bytes")
         draft = parse_draft(body)
-        return admit(draft, policies, now, draft.id or new_id())
+        return away_shards.draw(lambda: admit(draft, policies, now, draft.id or new_id()))
     except Refused as error:
         return error
 

@@ -93,6 +93,7 @@ class StoreStatus(NamedTuple):
     """How far the clocks of the store's nodes differ."""
     connections_each: int = 0
     """How many connections each process may open to a server."""
+    shards_away: int = 0
 
     @property
     def total(self) -> TopicCounts:
@@ -128,6 +129,7 @@ async def read_status(store: Store, address: str) -> StoreStatus:
         address=address,
         primary=None if store.client.sentinels is None else str(store.client.sentinels.used),
         shards=len(store.keys.shards),
+        shards_away=len(store.away_shards),
         server=await store.stats.server_facts(),
         persistence=await store.stats.persistence(),
         processes=list_processes(await store.instances.read(), now),
@@ -166,6 +168,7 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
             "max_memory_bytes": server.max_memory,
             "persistence": report.persistence,
             "shards": report.shards,
+            **({"shards_away": report.shards_away} if report.shards_away else {}),
             "clock_spread_s": round(report.clock_spread_s, 3),
             "max_clients": server.max_clients,
         },
@@ -229,6 +232,8 @@ def print_text(report: StoreStatus, max_topics: int) -> None:
     server = report.server
     max_memory = f" of {format_size(server.max_memory)}" if server.max_memory else ", no limit set"
     shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
+    if report.shards_away:
+        shards += f", {report.shards_away} of them away: their tasks are not counted"
     primary = "" if report.primary is None else f" (primary {printable(report.primary)})"
     print(f"store    {server.name} {server.version} at {printable(report.address)}{primary}, {shards}")
     print(f"memory   {format_size(server.memory)}{max_memory}")
