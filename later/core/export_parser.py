@@ -47,6 +47,8 @@ from later.core.task import Task, encode_task, pack_id
 from later.core.task_names import pack_remembered
 from later.core.validation import MAX_EXACT, parse_topic
 
+_NUMBER = re.compile(rb"[0-9]{1,16}")
+_READABLE_ATTEMPTS = re.compile(rb"[0-9]{1,16}(?: [0-9]{1,20}(?: [0-9a-f]*)?)?")
 _AUDIT_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
@@ -134,6 +136,8 @@ def _field_entry(line: FieldLine) -> FieldEntry:
         if level not in tuple(Level) or not scope:
             raise BadLine("name: expected topic:NAME or namespace:NAME")
         _decode_settings(value)
+    elif kind is FieldKind.KEY_USE and not _NUMBER.fullmatch(value):
+        raise BadLine("value: expected a time in ms")
     elif kind is FieldKind.SETTING and name not in SETTINGS:
         raise BadLine(f"name: expected one of {', '.join(map(bytes.decode, SETTINGS))}")
     return FieldEntry(kind, name, value)
@@ -143,6 +147,8 @@ def _job_entry(line: JobLine) -> JobEntry:
     if not set(line.counts) <= set(COUNTS) or any(not 0 <= count <= MAX_EXACT for count in line.counts.values()):
         raise BadLine(f"counts: expected numbers of {', '.join(COUNTS)}")
     named = {field.encode(): b"%d" % count for field, count in line.counts.items()}
+    if any(field.decode("latin-1") in COUNTS for field, _ in line.batches):
+        raise BadLine("batches: expected digests")
     return JobEntry(_name(line.name, True), _time("forget_at", line.forget_at), {**dict(line.batches), **named})
 
 
@@ -162,6 +168,8 @@ def _task_entry(line: TaskLine) -> TaskEntry:
         body = _body(msgspec.convert({**line.task, "id": line.id, "topic": line.topic}, Task))
     assert body is not None
     attempts = line.raw_attempts
+    if attempts is not None and not _READABLE_ATTEMPTS.fullmatch(attempts):
+        raise BadLine("raw_attempts: expected numbers")
     if attempts is None and (line.attempts or line.first_due_at is not None):
         attempts = _attempts_of(line)
     failure = line.raw_failure if line.failure is None else encode_failure(line.failure)
