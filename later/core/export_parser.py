@@ -136,8 +136,10 @@ def _field_entry(line: FieldLine) -> FieldEntry:
         if level not in tuple(Level) or not scope:
             raise BadLine("name: expected topic:NAME or namespace:NAME")
         _decode_settings(value)
-    elif kind is FieldKind.KEY_USE and not _NUMBER.fullmatch(value):
-        raise BadLine("value: expected a time in ms")
+    elif (kind is FieldKind.KEY_USE or name == b"version") and not _NUMBER.fullmatch(value):
+        raise BadLine("value: expected a time")
+    elif kind is FieldKind.SIGNING and name == b"version":
+        raise BadLine("name: expected what has a signing secret")
     elif kind is FieldKind.SETTING and name not in SETTINGS:
         raise BadLine(f"name: expected one of {', '.join(map(bytes.decode, SETTINGS))}")
     return FieldEntry(kind, name, value)

@@ -118,7 +118,9 @@ class StoreReader:
         ]
         for kind, key in self._keys.copied_hashes.items():
             async for fields in self._scan(("HSCAN", key), ("COUNT", SCAN_SLICE)):
-                yield [FieldEntry(kind, name, value) for name, value in fields.items() if name != b"version"]
+                is_keys = fields.pop(b"version", None) is not None and kind is FieldKind.API_KEY
+                has_had_keys = [FieldEntry(kind, b"version", b"1")] if is_keys else []
+                yield [*has_had_keys, *(FieldEntry(kind, name, value) for name, value in fields.items())]
         async for members in self._scan(("ZSCAN", self._keys.ramps), ("COUNT", SCAN_SLICE)):
             yield [TimeEntry(TimeKind.RAMP, topic, int(float(at))) for topic, at in members]
         start = "-"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from later.core.errors import LaterError
-from later.core.policy_scopes import NO_SETTINGS, Level, Policies, PolicyScope, Settings
+from later.core.policy_scopes import FOLLOW_UP_FIELDS, NO_SETTINGS, Level, Policies, PolicyScope, Settings
 from later.core.schedule import MAX_SCHEDULES, Schedule
 from later.core.store_records import (
     FieldEntry,
@@ -39,6 +39,8 @@ BUCKETS = (Bucket.DELAY, Bucket.ERROR, Bucket.DEAD)
 _NUMBERS: dict[str, int] = {bucket.value: number for number, bucket in enumerate(BUCKETS, 1)}
 VERSIONED = frozenset({FieldKind.POLICY, FieldKind.API_KEY, FieldKind.SIGNING})
 """Hashes of which processes have a copy, which they read again when the version is another one."""
+FEEDING = ("dead_to", *FOLLOW_UP_FIELDS)
+"""Fields of a policy that name a topic which gets tasks when others end."""
 FIELDS_AT_ONCE = 500
 GROUPS_AT_ONCE = 200
 """Script calls in one round trip."""
@@ -77,6 +79,8 @@ class StoreWriter:
         self._hold = hold
         self._checks_ended = checks_ended
         self._held = set[bytes]()
+        self._fed = set[bytes]()
+        """Topics that get tasks when those of other topics end, and are not paused yet."""
         self.held_topics = 0
         """How many topics were paused."""
 
@@ -99,6 +103,8 @@ class StoreWriter:
             return await self.put_fields(records)
         if kind is TrailEntry:
             return await self._put_audit(records)
+        if kind is ScheduleEntry and self._hold:
+            await self._hold_scheduled(records)
         puts = {TimeEntry: self._time_commands, ScheduleEntry: self._schedule_commands, JobEntry: self._job_commands}
         return await self._put_each([puts[kind](record) for record in records])  # type: ignore[operator]  # its own
 
@@ -139,7 +145,8 @@ class StoreWriter:
 
     async def _hold_topics(self, topics: set[bytes]) -> None:
         """Pause topics by their policies, whatever these say. The tasks themselves come with a hold."""
-        new = sorted(topics - self._held)
+        new = sorted((topics | self._fed) - self._held)
+        self._fed.clear()
         if len(self._held) > TOPICS_KNOWN:
             self._held.clear()
         paused = _encode(NO_SETTINGS.merge({"paused": True}))
@@ -149,6 +156,18 @@ class StoreWriter:
                 await self._pause(topic.decode())
         self._held.update(new)
         self.held_topics += len(new)
+
+    async def _hold_scheduled(self, schedules: Sequence[ScheduleEntry]) -> None:
+        """Pause the topics of schedules, in all shards at once: the next firing may be a moment away."""
+        topics = {_decode_schedule(schedule.definition).topic.encode() for schedule in schedules}
+        await self._hold_topics(topics)
+        holds = [
+            scripts.HOLD.call([shard.wakes[Bucket.DELAY], shard.topics], [topic, "inf"])
+            for topic in sorted(topics)
+            for shard in self._keys.shards
+        ]
+        for start in range(0, len(holds), FIELDS_AT_ONCE):
+            await self._client.execute_all("put", holds[start : start + FIELDS_AT_ONCE])
 
     async def _pause(self, topic: str) -> None:
         """Pause a topic that has a policy of its own."""
@@ -194,6 +213,8 @@ class StoreWriter:
             settings = _decode_settings(field.value)
             needs.update(needs_of(settings))
             is_topic = field.name.startswith(b"topic:")
+            if self._hold:
+                self._fed.update(str(settings.fields[name]).encode() for name in FEEDING if settings.fields.get(name))
             value = _encode(settings.merge({"paused": True})) if self._hold and is_topic else field.value
             prepared.append(field._replace(value=value))
         await self.add_needs(sorted(needs))

@@ -19,7 +19,18 @@ collect_ignore = (
     else [
         *(
             f"test_{command}.py"
-            for command in ("audit", "check", "check_verify", "daemon", "doctor", "keys", "secrets", "status")
+            for command in [
+                "audit",
+                "check",
+                "check_verify",
+                "daemon",
+                "doctor",
+                "exports",
+                "keys",
+                "move",
+                "secrets",
+                "status",
+            ]
         ),
         "test_program.py",
         "bulk",

@@ -131,6 +131,22 @@ async def test_paused_holds_every_topic_before_a_worker_can_claim(store: StoreFi
     assert await target.permits.paused_topics() == {f"t{n}" for n in range(4)}
 
 
+async def test_paused_holds_the_topics_of_schedules_and_of_tasks_that_come_of_others(
+    store: StoreFixture, target: Store
+) -> None:
+    await store.tasks.create([a_task(topic="shop/a")])
+    await store.schedules.put(a_definition("daily", topic="report"), NOW)
+    fed = {"dead_to": "shop/dead", "on_done": "shop/done"}
+    await store.policies.change(PolicyScope(Level.NAMESPACE, "shop"), lambda s: s.merge(fed))
+    await store.policies.change(PolicyScope(Level.TOPIC, "shop/done"), lambda s: s.merge({"rate": 9}))
+    await import_(target, await export(store), hold=True)
+    policies = await target.policies.read()
+    assert all(policies.for_topic(topic).paused for topic in ("shop/a", "report", "shop/dead", "shop/done"))
+    assert policies.for_topic("shop/done").rate == 9
+    assert await target.permits.paused_topics() == {"shop/a", "report"}
+    assert await doctor_findings(target) == []
+
+
 async def test_without_it_what_is_due_is_delivered(store: StoreFixture, target: Store) -> None:
     await store.tasks.create([a_task(topic="order")])
     await import_(target, await export(store))

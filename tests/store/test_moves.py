@@ -288,6 +288,23 @@ async def test_a_full_target_stops_the_move_and_it_goes_on_when_there_is_room(
     assert waiting_since(await read_meaning(target), before) == before
 
 
+async def test_a_full_source_can_be_marked_and_used_again(store: StoreFixture) -> None:
+    await store.client.open()
+    await ask(store, [("CONFIG", "SET", "maxmemory", 1)])
+    try:
+        with pytest.raises(MoveRefused, match="both ends are the same store"):
+            await move(store, store)
+        assert await read_needs(store) == set()
+    finally:
+        await ask(store, [("CONFIG", "SET", "maxmemory", 0)])
+
+
+async def test_a_store_that_has_had_keys_has_had_them_after_a_move(store: StoreFixture, target: Store) -> None:
+    await ask(store, [("HSET", store.keys.api_keys, "version", 1_700_000_000_000_000)])
+    await move(store, target)
+    assert (await target.key_book.read()).has_had_keys
+
+
 async def test_hostile_bytes_are_moved_as_they_are(store: StoreFixture, target: Store) -> None:
     shard = store.keys.shards[0]
     bodies = {b"\xff\xfe": b"\xc1", b"\0": b"", b"n" * 300: b"\x9f" * 9}

@@ -62,8 +62,8 @@ def import_(*, file: str, paused: bool, as_json: bool, **flags: str | None) -> i
         with _input(file) as source:
             return await import_file(store, source, hold=paused, as_json=as_json)
 
-    with _input(file) as source:
-        if source is not sys.stdin.buffer:
+    if file != STREAM and not Path(file).is_fifo():
+        with _input(file) as source:
             parse_header(source.readline(MAX_LINE_BYTES))  # before a store is made for what is no export
     return run_with_new_store(config, read)
 

@@ -19,7 +19,7 @@ from later.cli.options import OptionParamType, config_options, examples, json_op
 from later.cli.progress import ProgressBar, task_bar
 from later.cli.store_access import load_config
 from later.core.clock import Clock
-from later.core.errors import ConfigError
+from later.core.errors import ConfigError, StoreDown
 from later.core.policy import DEFAULT_POLICY
 from later.embedded import EmbeddedError, EmbeddedStore, answers_ping, holds_store, socket_url
 from later.embedded.key_file import signing_key_file
@@ -101,7 +101,10 @@ async def _move(
         to_store = await stack.enter_async_context(_open_target(target, to_prefix, timeout_s, to_shards, shards))
         place = _place(target, to_prefix)
         with task_bar(None) as bar:
-            report = await Move(from_store, to_store, place).run(_teller(bar))
+            try:
+                report = await Move(from_store, to_store, place).run(_teller(bar))
+            except StoreDown as error:
+                raise StoreDown(f"{error}; the move is not over: run the same command again, which goes on") from error
         _print_report(report, place, len(to_store.keys.shards), time.monotonic() - started, as_json)
     if not as_json:
         _tell_of_signing_key(source, target)
