@@ -11,6 +11,7 @@ from later.cli.commands import move as command
 from later.cli.commands.move import _place, _teller
 from later.cli.program import run
 from later.cli.progress import task_bar
+from later.core.errors import ConfigError
 from tests.builders import a_task
 from tests.cli.api_stub import Capture
 from tests.store.store_meaning import open_prefix, read_meaning
@@ -39,7 +40,7 @@ def test_a_wrong_command_is_refused_with_the_reason_and_without_a_password(
 
 def test_the_progress_is_told_with_its_rate_and_what_is_left(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     now = 100.0
-    monkeypatch.setattr(command.time, "monotonic", lambda: now)
+    monkeypatch.setattr("later.cli.commands.move.time.monotonic", lambda: now)
     with task_bar(None) as bar:
         tell = _teller(bar)
         tell(1000, 9000)
@@ -73,6 +74,6 @@ async def test_the_shards_of_a_target_that_is_laid_out_stay(
     await store.tasks.create([a_task()])
     async with open_prefix(server_url, "other", 3):
         pass
-    with pytest.raises(command.ConfigError, match="laid out with 3"):
+    with pytest.raises(ConfigError, match="laid out with 3"):
         await command._move(server_url, server_url, 7, "later", "other", 10.0, as_json=False)
     assert await command._move(server_url, server_url, None, "later", "other", 10.0, as_json=False) == 0
