@@ -132,7 +132,7 @@ class StoreWriter:
         keys += [shard.wakes[bucket] for bucket in BUCKETS]
         arguments: list[Argument] = [topic, int(self._hold)]
         for id, _, bucket, at, body, attempts, failure in [_without_lease(task, now) for task in tasks]:
-            task = decode_task_or_error(unpack_id(id), body)
+            task = decode_task_or_error(unpack_id(id) if self._checks_ended else "", body)
             ttl_end: Argument = ""
             name = b""
             if isinstance(task, Task):
