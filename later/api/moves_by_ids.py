@@ -59,9 +59,10 @@ class MovesByIds:
         with self._pending_writes.reserve(len(names)):
             now = (await self._store.time.now()).high
             found = dict(zip(valid, await move(valid, now), strict=True))
-        moved = Counter(record.topic for record in found.values() if isinstance(record, TaskRecord))
+        records = [record for record in found.values() if isinstance(record, TaskRecord)]
+        moved = Counter(record.topic for record in records)
         if moved:
-            self._signals.topics_moved(moved, now)
+            self._signals.topics_moved(moved, now, [record.id for record in records])
         if details is not None:
             details.update(_audit_details(moved))
         answers = [name if isinstance(name, Refused) else found[name] for name in names]

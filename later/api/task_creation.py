@@ -110,7 +110,7 @@ async def _upsert(store: Store, signals: DueSignals, upserts: Sequence[Upsert]) 
             results[position] = result
     for (task, changes, _), result in zip(upserts, results, strict=True):
         if result is True:
-            signals.tasks_moved(task.topic, task.execute_at, 1)
+            signals.topics_moved({task.topic: 1}, task.execute_at, [task.id])
         elif isinstance(result, UpdatedTask) and changes.sets_due_time:
-            signals.tasks_moved(task.topic, result.due_at, 1)
+            signals.topics_moved({task.topic: 1}, result.due_at, [task.id])
     return results

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
 import structlog
 
@@ -12,7 +11,9 @@ from later.config import Config
 from later.core.errors import LaterError
 from later.core.heartbeat import Heartbeat
 from later.store.open import Store
+from later.worker.shard_sharing import ShardSharing
 from later.worker.ticker import TickResult
+from later.worker.worker import Worker
 
 log = structlog.get_logger("later.daemon")
 
@@ -20,12 +21,13 @@ log = structlog.get_logger("later.daemon")
 class HeartbeatSender:
     """Tick function that tells the store that this process runs. One of `later serve` does not count as a worker."""
 
-    def __init__(self, config: Config, store: Store, instance: str, slots_in_use: Callable[[], int]) -> None:
+    def __init__(self, config: Config, store: Store, instance: str, worker: Worker | None) -> None:
         self._config = config
         self._store = store
         self._instance = instance
-        self._slots_in_use = slots_in_use
+        self._worker = worker
         self._since: int | None = None
+        self._sharing = None if worker is None else ShardSharing(store, instance, worker.shard_selector)
 
     async def tick(self, now: int) -> TickResult:
         config, at = self._config, (await self._store.time.now()).low
@@ -36,13 +38,20 @@ class HeartbeatSender:
             host=socket.gethostname(),
             processes=config.processes,
             slots=config.concurrency if config.runs_worker else 0,
-            slots_in_use=self._slots_in_use(),
+            slots_in_use=0 if self._worker is None else self._worker.fair_share.total_in_use,
             since=self._since,
             at=at,
             clock_offset_ms=round(-self._store.clock.ahead_of_wall_s() * 1000),
         )
         await self._store.instances.send(self._instance, heartbeat, delivers=config.runs_worker)
+        if self._sharing is not None:
+            await self._sharing.beat(at)
         return TickResult(0, None)
+
+    async def leave_shards(self) -> None:
+        """Let other workers look at the shards of this one, which stops."""
+        if self._sharing is not None:
+            await self._sharing.leave()
 
     async def remove(self) -> None:
         """Remove what was sent, as the process stops."""

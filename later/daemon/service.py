@@ -118,7 +118,7 @@ class Service:
         )
         self._worker = self._build_worker() if config.runs_worker else None
         self._worker_started = False
-        self.heartbeat = HeartbeatSender(config, self._store, self._instance, self._slots_in_use)
+        self.heartbeat = HeartbeatSender(config, self._store, self._instance, self._worker)
         sample = None if self._worker is None else self._worker.deliveries.sampler.sample
         self._history = HistoryRecorder(self._store, metrics, sample) if config.keeps_history else None
         record_census = None if self._history is None else self._history.record_census
@@ -133,7 +133,7 @@ class Service:
             health,
             guard=self._guard,
             most_connections=config.connections or connection_limit(self._descriptors, self._slots),
-            wake_delay_ticker=self._worker.delay_ticker.wake if self._worker is not None else lambda due_at: None,
+            wake_delay_ticker=self._worker.note_due if self._worker is not None else lambda due_at, ids: None,
             read_snapshot=self.census.look,
             move_clock=self._move_clock if config.moves_clock else None,
             span_recorder=self._span_recorder,
@@ -158,11 +158,9 @@ class Service:
             lease_ms=self._config.lease_ms,
             random=random.random,
             check_callback=CallbackCheck(self._guard, self._metrics).check,
+            instance=self._instance,
             span_recorder=self._span_recorder,
         )
-
-    def _slots_in_use(self) -> int:
-        return 0 if self._worker is None else self._worker.fair_share.total_in_use
 
     def _build_tickers(self) -> list[Ticker]:
         build = partial(Ticker.on_local_clock, count_error=self._metrics.count_tick_error)
@@ -326,7 +324,7 @@ class Service:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._sender.close)
             if self._worker is not None and self._worker_started:
-                await self._worker.stop(self._config.drain_ms / 1000)
+                await wait_for_all(self.heartbeat.leave_shards(), self._worker.stop(self._config.drain_ms / 1000))
 
     async def cancel_tickers(self) -> None:
         await asyncio.gather(*(ticker.cancel() for ticker in self._tickers))

@@ -36,6 +36,7 @@ from later.store.settings import StoreSettings
 from later.store.shared_read import JointRead
 from later.worker.firing import FIRING_EVERY_MS, ScheduleFirer
 from later.worker.history_recorder import RECORD_EVERY_MS, HistoryRecorder
+from later.worker.shard_selector import ShardSelector
 from later.worker.ticker import Ticker, TickFunction, TickResult, start_tickers
 from later.worker.upkeep import Upkeep
 
@@ -110,17 +111,27 @@ class LocalDaemon:
             authorization=Authorization(),  # code that runs here can open the store, too
             cross_site_protection=CrossSiteProtection(),
             health=HealthSource(why_not_ready=self.why_not_ready, exposition=self.exposition),
-            wake_delay_ticker=lambda due_at: None,
+            wake_delay_ticker=lambda due_at, ids: None,
             read_snapshot=self._census.look,
         )
         self.claims: ClaimHandlers = app[CLAIMS]
         self._calls = InProcessCalls(app)
         self.exchange = self._calls.exchange
+        shard_selector = ShardSelector(len(store.keys.shards))  # which selects all
         self._upkeep = Upkeep(
-            store=store, metrics=self._metrics, tick_ms=TICK_MS, requeue_every_ms=TICK_MS, on_requeued=lambda: None
+            store=store,
+            metrics=self._metrics,
+            tick_ms=TICK_MS,
+            requeue_every_ms=TICK_MS,
+            on_requeued=lambda: None,
+            shard_selector=shard_selector,
         )
         firer = ScheduleFirer(
-            store=store, metrics=self._metrics, check_callback=lambda callback: None, on_created=self._signal_claims
+            store=store,
+            metrics=self._metrics,
+            check_callback=lambda callback: None,
+            on_created=lambda due_at, ids: self._signal_claims(due_at),
+            shard_selector=shard_selector,
         )
         self._schedule_ticker = self._upkeep.build_ticker("schedules", firer.tick, FIRING_EVERY_MS)
         self._joint_read = JointRead(store.client, [store.policies.shared_read])

@@ -136,8 +136,11 @@ class Metrics:
         self.delivery_duration = histogram(
             "later_delivery_duration_seconds", "Time from a delivery's start to its outcome.", _DELIVERY_S
         ).labels()
-        self.delivery_slots_in_use = gauge("later_delivery_slots_in_use", "Deliveries in flight.")
-        self.delivery_slots = gauge("later_delivery_slots", "Deliveries that may be in flight.")
+        self.delivery_slots_in_use, self.delivery_slots, self.shards_owned = (
+            gauge("later_delivery_slots_in_use", "Deliveries in flight."),
+            gauge("later_delivery_slots", "Deliveries that may be in flight."),
+            gauge("later_shards_owned", "Shards at which the worker looks in each tick, besides others in turn."),
+        )
         self.origins_full = gauge(
             "later_origins_full", "Origins of which tasks wait until other calls to them end, in each topic."
         )

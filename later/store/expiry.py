@@ -30,16 +30,17 @@ class Expiry:
         self._client = client
         self._keys = keys
 
-    async def expired_tasks(self, now: int) -> list[ExpiredTask]:
-        """Return tasks whose ttl has ended, at most 500 of each shard that is there."""
+    async def expired_tasks(self, now: int, shards: Sequence[int] | None = None) -> list[ExpiredTask]:
+        """Return tasks whose ttl has ended, at most 500 of each of these shards (None: of all) that is there."""
+        chosen = self._keys.select(shards)
         found = await self._client.execute_available(
             "expiring",
-            [("ZRANGEBYSCORE", shard.expiry, "-inf", now, "LIMIT", 0, MAX_TASKS) for shard in self._keys.shards],
+            [("ZRANGEBYSCORE", shard.expiry, "-inf", now, "LIMIT", 0, MAX_TASKS) for shard in chosen],
             missing=[],
         )
         members = [
             (shard, *parse_expiry_member(member))
-            for shard, members in zip(self._keys.shards, found, strict=True)
+            for shard, members in zip(chosen, found, strict=True)
             for member in members
         ]
         failures = await fan_out(
@@ -119,29 +120,30 @@ class Expiry:
             arguments += [pack_id(task.id), task.stored_failure, encode_failure(failure)]
         return scripts.EXPIRE.call(keys, arguments)
 
-    async def topics_with_dead(self, latest: int, limit: int, cursors: Mapping[int, int] = NO_CURSORS) -> DeadTopics:
+    async def topics_with_dead(
+        self, latest: int, limit: int, cursors: Mapping[int, int] = NO_CURSORS, shards: Sequence[int] | None = None
+    ) -> DeadTopics:
         """Return some of the topics in which a task had died by `latest` (ms), about `limit` of each shard.
 
-        Shards that are away are left out. `cursors` are those of the last call, by shard; if they are empty again, all
-        topics were seen.
+        `shards` are the indices of those to look at (None: all); those that are away are left out. `cursors` are those
+        of the last call, by shard; if they are empty again, all topics were seen.
         """
+        chosen = self._keys.select(shards)
         firsts = await self._client.execute_available(
             "sweep",
-            [("ZRANGE", shard.wakes[Bucket.DEAD], 0, 0, "WITHSCORES") for shard in self._keys.shards],
+            [("ZRANGE", shard.wakes[Bucket.DEAD], 0, 0, "WITHSCORES") for shard in chosen],
             missing=[],
         )
-        shards = [
-            shard
-            for shard, first in zip(self._keys.shards, firsts, strict=True)
-            if first and int(float(first[1])) <= latest
+        with_dead = [
+            shard for shard, first in zip(chosen, firsts, strict=True) if first and int(float(first[1])) <= latest
         ]
         scans: list[Command] = [
-            ("ZSCAN", shard.wakes[Bucket.DEAD], cursors.get(shard.index, 0), "COUNT", limit) for shard in shards
+            ("ZSCAN", shard.wakes[Bucket.DEAD], cursors.get(shard.index, 0), "COUNT", limit) for shard in with_dead
         ]
         answers = await self._client.execute_optional("sweep", scans, missing=(0, []))
         topics: list[DueTopic] = []
         next_cursors: dict[int, int] = {}
-        for shard, (cursor, entries) in zip(shards, answers, strict=True):
+        for shard, (cursor, entries) in zip(with_dead, answers, strict=True):
             if int(cursor):
                 next_cursors[shard.index] = int(cursor)
             topics += [DueTopic(int(float(at)), topic.decode(), shard.index) for topic, at in entries]

@@ -9,6 +9,7 @@
 |                         |        | `moving_from`, `moved_from`: the random name of a move; `moving_mark`:   |
 |                         |        | up to where its tasks are; `moved_to`: where the data is, for people     |
 | `later:workers`         | zset   | instance that delivers → its last heartbeat                              |
+| `later:shard_workers`   | zset   | instance that delivers → when it last looked at its shards              |
 | `later:instances`       | hash   | instance → what it told with its last heartbeat, as JSON                 |
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → its settings, as JSON; `version`: when  |
 |                         |        | any of them was changed last, in µs                                      |
@@ -162,6 +163,7 @@ class Keys:
         self.meta = meta_key(prefix)
         self.workers = prefix.encode() + b":workers"
         self.instances = prefix.encode() + b":instances"
+        self.shard_workers = prefix.encode() + b":shard_workers"
         self.policies = b"{%s:topics}:policies" % prefix.encode()
         self.policy_changes = b"{%s:topics}:changes" % prefix.encode()
         self.queues = b"{%s:topics}:queues" % prefix.encode()
@@ -192,6 +194,10 @@ class Keys:
         self._origin_holds_prefix = prefix.encode() + b":origins:"
         self._permits_prefix = prefix.encode() + b":flow:"
         self.shards = [Shard(prefix, index) for index in range(shards)]
+
+    def select(self, indices: Sequence[int] | None) -> Sequence[Shard]:
+        """Return the shards with these indices; all for None."""
+        return self.shards if indices is None else [self.shards[index] for index in indices]
 
     def permits(self, topic: str) -> bytes:
         return self._permits_prefix + topic.encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from later.store import scripts
 from later.store.client import StoreClient
 from later.store.keys import Keys
@@ -20,16 +22,16 @@ class Maintenance:
         self._keys = keys
         self._topic_index = topic_index
 
-    async def trim(self, now: int, limit: int) -> int:
+    async def trim(self, now: int, limit: int, indices: Sequence[int] | None = None) -> int:
         """Forget ids and bulk jobs whose time has come, and check the next few names of the index of topics.
 
         It takes one round trip, and further ones only if there are jobs to forget or names to put right. Return how
-        many ids were forgotten, at most `limit` of each shard. Shards that are away are left out.
+        many ids were forgotten, at most `limit` of each of the shards with these indices (None: all) that is there.
 
         Raises:
-            StoreDown: no shard is there.
+            StoreDown: none is there.
         """
-        shards = self._keys.shards
+        shards = self._keys.select(indices)
         ids = [scripts.TRIM.call([shard.done], [now, limit]) for shard in shards]
         jobs: list[Command] = [("ZRANGEBYSCORE", shard.jobs, "-inf", now, "LIMIT", 0, MAX_JOBS) for shard in shards]
         commands = [*ids, *jobs, self._topic_index.next_check()]

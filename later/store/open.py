@@ -45,6 +45,7 @@ from later.store.schedules import Schedules
 from later.store.schema import KNOWN_NEEDS, MOVED_CLOCK, Execute, check_store, stored_shards
 from later.store.session_secret import SessionSecret
 from later.store.settings import StoreSettings
+from later.store.shard_workers import ShardWorkers
 from later.store.signing_book import SigningBook
 from later.store.snapshots import Snapshots
 from later.store.stats import Stats
@@ -81,6 +82,7 @@ class Store:
     snapshots: Snapshots
     forecasts: Forecasts
     instances: InstanceBook
+    shard_workers: ShardWorkers
     moved_clock: MovedClock
     topic_index: TopicIndex
     maintenance: Maintenance
@@ -164,6 +166,7 @@ def build_store(
         snapshots=Snapshots(client, keys),
         forecasts=Forecasts(client, keys),
         instances=InstanceBook(client, keys),
+        shard_workers=ShardWorkers(client, keys),
         moved_clock=MovedClock(client, keys, clock),
         topic_index=topic_index,
         maintenance=Maintenance(client, keys, topic_index),

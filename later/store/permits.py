@@ -84,10 +84,13 @@ class Permits:
         ]
         await self._execute_in_slices("hold", holds, missing=None)
 
-    async def paused_topics(self) -> set[str]:
-        """Return the topics that are held until they are resumed, in the shards that are there."""
+    async def paused_topics(self, indices: Sequence[int] | None = None) -> set[str]:
+        """Return the topics that are held until they are resumed.
+
+        These are those of the shards with these indices (None: of all) that are there.
+        """
         paused: set[bytes] = set()
-        shards, offset = list(self._keys.shards), 0
+        shards, offset = list(self._keys.select(indices)), 0
         while shards:
             answers = await self._execute_in_slices(
                 "hold",

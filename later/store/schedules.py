@@ -240,12 +240,14 @@ class Schedules:
 
     # Those that are due
 
-    async def due(self, now: int, limit: int) -> DueSchedules:
-        """Return schedules of the shards that are there that are due at `now` (ms), at most `limit`.
+    async def due(self, now: int, limit: int, indices: Sequence[int] | None = None) -> DueSchedules:
+        """Return schedules that are due at `now` (ms), at most `limit`.
+
+        They are those of the shards with these indices (None: of all) that are there.
 
         One that this version cannot read is left to other instances, then postponed, so that it holds up no others.
         """
-        shards = self._keys.shards
+        shards = self._keys.select(indices)
         due: list[Command] = [
             ("ZRANGE", shard.firings, "-inf", now, "BYSCORE", "LIMIT", 0, limit, "WITHSCORES") for shard in shards
         ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from later.core.shard_owners import CensusBacklog
 from later.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from later.store import scripts
 from later.store.client import StoreClient
 from later.store.keys import Keys
+from later.store.shard_workers import encode_backlog
 
 LOCK_MS = 30_000
 """How long the lock lasts if its holder is gone."""
@@ -40,7 +42,9 @@ class Snapshots:
 
     async def publish(self, token: str, snapshot: Snapshot) -> bool:
         """Write the snapshot and give the lock back; return False, without any change, if it is another's by now."""
+        backlog = CensusBacklog(snapshot.at, snapshot.total.oldest_due_at(is_held=False))
         command = scripts.END_CENSUS.call(
-            [self._keys.counting, self._keys.snapshot], [token, snapshot.at, encode_snapshot(snapshot)]
+            [self._keys.counting, self._keys.snapshot],
+            [token, snapshot.at, encode_snapshot(snapshot), encode_backlog(backlog)],
         )
         return bool(await self._client.execute("census", command))

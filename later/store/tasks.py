@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from later.core.errors import IdTaken, LaterError, NotFound
+from later.core.errors import IdTaken, LaterError, NodeDown, NotFound, first_fault
 from later.core.held import Held, TopicHold
 from later.core.retry import SettleTarget, encode_failure
 from later.core.task import Task, decode_task_or_error, encode_task, pack_id, unpack_id
@@ -127,39 +127,54 @@ class Tasks:
             pass  # what was created is known, and that counts
         return found
 
-    async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
+    async def due_topics(self, bucket: Bucket, limit: int, shards: Sequence[int] | None = None) -> DueTopics:
         """Return the `limit` earliest wake entries of each shard that is there, in delay also of held topics.
 
+        `shards` are the indices of those to look at; None stands for all.
+
         Raises:
-            StoreDown: there is none.
+            StoreDown: none of them is there.
         """
-        held = self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE) if bucket is Bucket.DELAY else []
-        commands = [*self._wake_ranges(bucket, limit), *held]
+        chosen = self._keys.select(shards)
+        held = _wake_ranges(chosen, Bucket.DELAY, limit, HELD_RANGE) if bucket is Bucket.DELAY else []
+        commands = [*_wake_ranges(chosen, bucket, limit), *held]
         answers = await self._client.execute_available("due_topics", commands, missing=[])
-        shards = len(self._keys.shards)
-        due, holds = self._parse_wakes(answers[:shards], limit), self._parse_wakes(answers[shards:], limit, held_until)
+        count = len(chosen)
+        due = _parse_wakes(chosen, answers[:count], limit)
+        holds = _parse_wakes(chosen, answers[count:], limit, held_until)
         return _merge(due, holds)
 
-    async def worker_snapshot(self, limit: int, *, held: bool = True) -> WorkerSnapshot:
+    async def worker_snapshot(
+        self, limit: int, *, held: bool = True, shards: Sequence[int] | None = None
+    ) -> WorkerSnapshot:
         """Return due topics of delay, with `held` also held ones, and the first times of unack, error and schedules.
 
         One round trip reads all that a worker needs in each tick, of the shards that are there, and the store's time.
+        `shards` are the indices of those to look at; None stands for all.
 
         Raises:
-            StoreDown: no shard is there.
+            StoreDown: no shard is there, or the time could not be measured. A worker that looks at some shards sees
+                nothing in them instead: it has looked well, and others need not take its part.
         """
-        commands = [*self._wake_ranges(Bucket.UNACK, 1), *self._wake_ranges(Bucket.ERROR, 1)]
-        commands += [("ZRANGE", shard.firings, 0, 0, "WITHSCORES") for shard in self._keys.shards]
-        commands += self._wake_ranges(Bucket.DELAY, limit)
+        chosen = self._keys.select(shards)
+        commands = [*_wake_ranges(chosen, Bucket.UNACK, 1), *_wake_ranges(chosen, Bucket.ERROR, 1)]
+        commands += [("ZRANGE", shard.firings, 0, 0, "WITHSCORES") for shard in chosen]
+        commands += _wake_ranges(chosen, Bucket.DELAY, limit)
         if held:
-            commands += self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE)
-        answers = await self._client.execute_available_timed("snapshot", commands, missing=[])
-        shards = len(self._keys.shards)
-        unack, error, firings, delay, holds = (answers[at : at + shards] for at in range(0, 5 * shards, shards))
-        held_topics = self._parse_wakes(holds, limit, held_until)
-        first_unack, first_error = self._parse_wakes(unack, 1).topics, self._parse_wakes(error, 1).topics
+            commands += _wake_ranges(chosen, Bucket.DELAY, limit, HELD_RANGE)
+        if shards is None:
+            answers = await self._client.execute_available_timed("snapshot", commands, missing=[])
+        else:
+            found = await self._client.execute_each_timed("snapshot", commands)
+            if (fault := first_fault(found)) is not None:
+                raise fault
+            answers = [[] if isinstance(answer, NodeDown) else answer for answer in found]
+        count = len(chosen)
+        unack, error, firings, delay, holds = (answers[n * count : (n + 1) * count] for n in range(5))
+        held_topics = _parse_wakes(chosen, holds, limit, held_until)
+        first_unack, first_error = _parse_wakes(chosen, unack, 1).topics, _parse_wakes(chosen, error, 1).topics
         return WorkerSnapshot(
-            delay=_merge(self._parse_wakes(delay, limit), held_topics),
+            delay=_merge(_parse_wakes(chosen, delay, limit), held_topics),
             holds=[
                 TopicHold(topic.decode(), held_until(float(entry)), is_for_rate(float(entry)))
                 for answer in holds
@@ -304,25 +319,30 @@ class Tasks:
             for answer in answers
         ]
 
-    def _wake_ranges(self, bucket: Bucket, limit: int, arguments: tuple[Argument, ...] = UNHELD_RANGE) -> list[Command]:
-        """Return a command for each shard that reads its earliest wake entries in a range."""
-        return [
-            ("ZRANGE", shard.wakes[bucket], *arguments, "LIMIT", 0, limit, "WITHSCORES") for shard in self._keys.shards
-        ]
 
-    def _parse_wakes(
-        self, answers: Sequence[list[bytes]], limit: int, moment: Callable[[float], int | None] = math.ceil
-    ) -> DueTopics:
-        """Return the topics in the answers to `_wake_ranges`, if any; `moment` returns the time that an entry means."""
-        topics, more_ats = list[DueTopic](), list[int]()
-        for shard, answer in zip(self._keys.shards, answers, strict=False):
-            for topic, entry in zip(answer[::2], answer[1::2], strict=True):
-                at = moment(float(entry))
-                if at is not None:
-                    topics.append(DueTopic(at, topic.decode(), shard.index))
-            if len(answer) >= 2 * limit:
-                more_ats.append(topics[-1].at)
-        return DueTopics(sorted(topics), min(more_ats, default=None))
+def _wake_ranges(
+    shards: Sequence[Shard], bucket: Bucket, limit: int, arguments: tuple[Argument, ...] = UNHELD_RANGE
+) -> list[Command]:
+    """Return a command for each shard that reads its earliest wake entries in a range."""
+    return [("ZRANGE", shard.wakes[bucket], *arguments, "LIMIT", 0, limit, "WITHSCORES") for shard in shards]
+
+
+def _parse_wakes(
+    shards: Sequence[Shard],
+    answers: Sequence[list[bytes]],
+    limit: int,
+    moment: Callable[[float], int | None] = math.ceil,
+) -> DueTopics:
+    """Return the topics in the answers to `_wake_ranges`, if any; `moment` returns the time that an entry means."""
+    topics, more_ats = list[DueTopic](), list[int]()
+    for shard, answer in zip(shards, answers, strict=False):
+        for topic, entry in zip(answer[::2], answer[1::2], strict=True):
+            at = moment(float(entry))
+            if at is not None:
+                topics.append(DueTopic(at, topic.decode(), shard.index))
+        if len(answer) >= 2 * limit:
+            more_ats.append(topics[-1].at)
+    return DueTopics(sorted(topics), min(more_ats, default=None))
 
 
 def _chosen_id(task: Task) -> str:

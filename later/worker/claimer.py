@@ -22,6 +22,7 @@ from later.worker.fair_share import FairShare
 from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
 from later.worker.put_back import PutBackQueue
+from later.worker.shard_selector import ShardSelector
 from later.worker.throttle import Throttle
 from later.worker.ticker import TickResult
 
@@ -51,6 +52,7 @@ class Claimer:
         origin_share: OriginShare,
         held_origins: HeldOrigins,
         put_backs: PutBackQueue,
+        shard_selector: ShardSelector,
         lease_ms: int,
         start_all: Callable[[Sequence[tuple[Claim, Held, Origin | None]], int], None],
         wake_unack: Callable[[int], None],
@@ -63,6 +65,7 @@ class Claimer:
         self._fair_share = fair_share
         self._origin_share = origin_share
         self._held_origins = held_origins
+        self._shard_selector = shard_selector
         self._lease_ms = lease_ms
         self._dispatcher = Dispatcher(
             store=store,
@@ -92,6 +95,7 @@ class Claimer:
         await self._store.signing.refresh()  # before the first delivery, and after a suspend: a secret may have ended
         self._throttle.observe(policies, snapshot.holds, now)
         if not self._fair_share.free:
+            self._shard_selector.note_end(now, claimed=(), left=())
             return TickResult(0, None)
         due, requests = await self._plan(snapshot.delay, policies, now)
         results, begun, due_again_at = await self._claim(requests, now)
@@ -103,6 +107,7 @@ class Claimer:
         self._hold_ends_at = min([self._hold_ends_at, *hold_ends])
         if (error := first_fault(results)) is not None:
             raise error
+        self._note_shards(requests, results, now)
         next_due = self._next_due(due, requests, results, due_again_at, now)
         more_due = due.more_at is not None and due.more_at <= now
         if more_due and not is_whole and sum(request.limit for request in requests) < free:
@@ -120,7 +125,9 @@ class Claimer:
         further = most = len(self._fair_share.in_use_by_topic) + self._throttle.count_blocked(now)
         if self._passed_over is not None and not with_held:
             further = min(self._passed_over, most)
-        snapshot = await self._store.tasks.worker_snapshot(max(self._fair_share.free + further, 1), held=with_held)
+        free = self._fair_share.free
+        shards = self._shard_selector.for_delay(now, has_free_slots=free > 0)
+        snapshot = await self._store.tasks.worker_snapshot(max(free + further, 1), held=with_held, shards=shards)
         if with_held:
             self._held_read_at = now
             ends = [hold.until for hold in snapshot.holds if hold.until is not None]
@@ -185,6 +192,19 @@ class Claimer:
         if failure is not None:
             raise failure
         return results, begun, min(due_times, default=None)
+
+    def _note_shards(
+        self, requests: Sequence[ClaimRequest], results: Sequence[ClaimResult | LaterError], now: int
+    ) -> None:
+        """Note in which shards this tick has claimed tasks, and in which due ones are left."""
+        claimed, left = set[int](), set[int]()
+        if self._shard_selector.is_restricted:
+            for request, result in zip(requests, results, strict=True):
+                if isinstance(result, ClaimResult) and result.claims:
+                    claimed.add(request.shard)
+                    if result.wake_at is not None and result.wake_at <= now:
+                        left.add(request.shard)
+        self._shard_selector.note_end(now, claimed=claimed, left=left)
 
     def _forget_idle_origins(self, now: int) -> None:
         if not self._forget_at - FORGET_EVERY_MS <= now < self._forget_at:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -14,6 +14,7 @@ from later.metrics import Metrics
 from later.store.open import Store
 from later.store.scripts import MAX_TASKS
 from later.store.types import DueTopic
+from later.worker.shard_selector import ShardSelector
 from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.expiry")
@@ -34,12 +35,13 @@ class Expirer:
     So no task waits beyond its ttl.
     """
 
-    def __init__(self, *, store: Store, metrics: Metrics) -> None:
+    def __init__(self, *, store: Store, metrics: Metrics, shard_selector: ShardSelector) -> None:
         self._store = store
         self._metrics = metrics
+        self._shard_selector = shard_selector
 
     async def tick(self, now: int) -> TickResult:
-        expired = await self._store.expiry.expired_tasks(now)
+        expired = await self._store.expiry.expired_tasks(now, self._shard_selector.for_upkeep("expiry", now))
         if not expired:
             return TickResult(0, None)
         deaths = [(task, expiry_failure(task.failure, now, keep=self._store.keep_failures)) for task in expired]
@@ -61,18 +63,25 @@ class Expirer:
 class DeadSweeper:
     """Tick function that removes dead tasks `dead_keep` after their death."""
 
-    def __init__(self, *, store: Store, metrics: Metrics) -> None:
+    def __init__(self, *, store: Store, metrics: Metrics, shard_selector: ShardSelector) -> None:
         self._store = store
         self._metrics = metrics
+        self._shard_selector = shard_selector
+        self._shards: Sequence[int] | None = None
+        """The shards of the scan: the same ones until its end."""
         self._cursors: Mapping[int, int] = {}
         """The cursors, by shard, with which the next tick goes on with the scan."""
 
     async def tick(self, now: int) -> TickResult:
         policies = await self._store.policies.current()
         removed = pages = 0
+        if not self._cursors:
+            self._shards = self._shard_selector.for_upkeep("dead", now)
         while removed < SWEEP_TASKS and pages < SWEEP_PAGES:
             died_by = now - policies.shortest_dead_keep_ms
-            entries, self._cursors = await self._store.expiry.topics_with_dead(died_by, SWEEP_TOPICS, self._cursors)
+            entries, self._cursors = await self._store.expiry.topics_with_dead(
+                died_by, SWEEP_TOPICS, self._cursors, self._shards
+            )
             for entry in entries:
                 policy = policies.for_topic(entry.topic)
                 if entry.at <= now - policy.dead_keep_ms:

@@ -21,6 +21,7 @@ from later.metrics import Metrics
 from later.store.fanout import MAX_READ_BYTES, split_by_weight
 from later.store.open import Store
 from later.store.schedules import LEFT_TO_OTHERS_MS, POSTPONE_MS, DueSchedule, ScheduleMove
+from later.worker.shard_selector import ShardSelector
 from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.schedules")
@@ -49,7 +50,7 @@ class _Firing(NamedTuple):
 class ScheduleFirer:
     """Tick function that creates the tasks of due schedules, as callers would: under policies and the address guard.
 
-    `check_callback` raises Refused. `on_created` is called with the earliest due time (ms) of new tasks.
+    `check_callback` raises Refused. `on_created` is called with the earliest due time (ms) of new tasks, and their ids.
     """
 
     def __init__(
@@ -58,15 +59,17 @@ class ScheduleFirer:
         store: Store,
         metrics: Metrics,
         check_callback: Callable[[str], None],
-        on_created: Callable[[int], None],
+        on_created: Callable[[int, Sequence[str]], None],
+        shard_selector: ShardSelector,
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._check_callback = check_callback
         self._on_created = on_created
+        self._shard_selector = shard_selector
 
     async def tick(self, now: int) -> TickResult:
-        found = await self._store.schedules.due(now, SCHEDULES_PER_TICK)
+        found = await self._store.schedules.due(now, SCHEDULES_PER_TICK, self._shard_selector.seen(now))
         if not found.schedules:
             return TickResult(0, found.next_at)
         due, plans = await self._plan(found.schedules, now)
@@ -167,7 +170,7 @@ class ScheduleFirer:
             self._metrics.firings.count_created(late)
         if very_late := [late for late in late_ms if late > LATE_MS]:
             log.warning("schedules fire late", count=len(very_late), most_s=round(max(very_late) / 1000))
-        self._on_created(min(task.execute_at for task in created))
+        self._on_created(min(task.execute_at for task in created), [task.id for task in created])
         policies = self._store.policies.latest
         topics = {task.topic for task in created}
         if policies.has_pulled and (

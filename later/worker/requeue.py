@@ -11,6 +11,7 @@ from later.core.policy import Deliver
 from later.metrics import Metrics
 from later.store.keys import Bucket
 from later.store.open import Store
+from later.worker.shard_selector import ShardSelector
 from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.requeue")
@@ -21,14 +22,24 @@ TOPICS_PER_TICK = 100
 class Requeuer:
     """Tick function that moves the due tasks of one bucket back to delay, and then calls `on_requeued`."""
 
-    def __init__(self, bucket: Bucket, *, store: Store, metrics: Metrics, on_requeued: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        *,
+        store: Store,
+        metrics: Metrics,
+        on_requeued: Callable[[], None],
+        shard_selector: ShardSelector,
+    ) -> None:
         self._bucket = bucket
         self._store = store
+        self._shard_selector = shard_selector
         self._requeued = metrics.tasks_requeued.labels(bucket.value)
         self._on_requeued = on_requeued
 
     async def tick(self, now: int) -> TickResult:
-        entries, more_at = await self._store.tasks.due_topics(self._bucket, TOPICS_PER_TICK)
+        shards = self._shard_selector.seen(now)
+        entries, more_at = await self._store.tasks.due_topics(self._bucket, TOPICS_PER_TICK, shards)
         due = [entry for entry in entries if entry.at <= now]
         results = await self._store.tasks.release(self._bucket, due, now)
         moved = sum(result.moved for result in results if not isinstance(result, LaterError))

@@ -9,6 +9,7 @@ import structlog
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.store.open import Store
+from later.worker.shard_selector import ShardSelector
 from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.resume")
@@ -27,8 +28,9 @@ RESUME_AFTER_MS = 1100
 class Resumer:
     """Tick function that ends the holds of topics that are neither paused nor pulled any more."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, shard_selector: ShardSelector) -> None:
         self._store = store
+        self._shard_selector = shard_selector
         self._seen_policies: Policies | None = None
         self._check_until = 0
         """Until then (ms) each tick checks."""
@@ -45,7 +47,7 @@ class Resumer:
             return TickResult(0, None)
         times: dict[str, tuple[int, int | None]] = {}
         """When each topic may be claimed again, and when it is at full speed (None: at once)."""
-        for topic, policy in (await self._find_ended(policies)).items():
+        for topic, policy in (await self._find_ended(policies, now)).items():
             claimed_from = now + RESUME_AFTER_MS
             times[topic] = (claimed_from, claimed_from + policy.ramp_ms) if policy.ramp_ms else (now, None)
         if times:
@@ -55,10 +57,11 @@ class Resumer:
         self._seen_policies, self._next_at = policies, now + CHECK_EVERY_MS
         return TickResult(len(times), None)
 
-    async def _find_ended(self, policies: Policies) -> dict[str, Policy]:
+    async def _find_ended(self, policies: Policies, now: int) -> dict[str, Policy]:
         """Return the topics that are held in the store, but not by their policies any more, with these."""
         ended: list[str] = []
-        for number, topic in enumerate(await self._store.permits.paused_topics() - self._held, 1):
+        shards = self._shard_selector.for_upkeep("resume", now)
+        for number, topic in enumerate(await self._store.permits.paused_topics(shards) - self._held, 1):
             if number % TOPICS_PER_TURN == 0:
                 await asyncio.sleep(0)
             if policies.for_topic(topic).is_held:

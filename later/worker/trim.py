@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from later.store.open import Store
+from later.worker.shard_selector import ShardSelector
 
 TRIM_LIMIT = 1000
 """Ids that one tick forgets in each shard, at most."""
@@ -15,14 +16,16 @@ class Trimmer:
     Each time it also checks a few names of the index of topics.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, shard_selector: ShardSelector) -> None:
         self._store = store
+        self._shard_selector = shard_selector
         self._next_at = 0
 
     async def tick(self, now: int) -> bool:
         """Return True if there is more to forget."""
         if self._next_at - TRIM_EVERY_MS <= now < self._next_at:
             return False  # the lower bound matters when the clock was set back
-        more = await self._store.maintenance.trim(now, TRIM_LIMIT) >= TRIM_LIMIT
+        shards = self._shard_selector.for_upkeep("trim", now)
+        more = await self._store.maintenance.trim(now, TRIM_LIMIT, shards) >= TRIM_LIMIT
         self._next_at = now if more else now + TRIM_EVERY_MS
         return more

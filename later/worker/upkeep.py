@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from later.metrics import Metrics
 from later.store.keys import Bucket
@@ -11,6 +12,7 @@ from later.store.open import Store
 from later.worker.expiry import EXPIRY_EVERY_MS, SWEEP_EVERY_MS, DeadSweeper, Expirer
 from later.worker.requeue import Requeuer
 from later.worker.resume import RESUME_EVERY_MS, Resumer
+from later.worker.shard_selector import ShardSelector
 from later.worker.ticker import Ticker, TickFunction, TickResult, start_tickers
 from later.worker.trim import Trimmer
 
@@ -30,16 +32,19 @@ class Upkeep:
         tick_ms: int,
         requeue_every_ms: int,
         on_requeued: Callable[[], None],
+        shard_selector: ShardSelector,
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._tick_ms = tick_ms
-        self.unack_requeuer = Requeuer(Bucket.UNACK, store=store, metrics=metrics, on_requeued=on_requeued)
-        self.error_requeuer = Requeuer(Bucket.ERROR, store=store, metrics=metrics, on_requeued=on_requeued)
-        self.trimmer = Trimmer(store)
-        self.expirer = Expirer(store=store, metrics=metrics)
-        self.sweeper = DeadSweeper(store=store, metrics=metrics)
-        self.resumer = Resumer(store)
+        build_requeuer = partial(
+            Requeuer, store=store, metrics=metrics, on_requeued=on_requeued, shard_selector=shard_selector
+        )
+        self.unack_requeuer, self.error_requeuer = build_requeuer(Bucket.UNACK), build_requeuer(Bucket.ERROR)
+        self.trimmer = Trimmer(store, shard_selector)
+        self.expirer = Expirer(store=store, metrics=metrics, shard_selector=shard_selector)
+        self.sweeper = DeadSweeper(store=store, metrics=metrics, shard_selector=shard_selector)
+        self.resumer = Resumer(store, shard_selector)
         self.unack_ticker = self.build_ticker("unack", self.unack_requeuer.tick, requeue_every_ms)
         self.error_ticker = self.build_ticker("error", self.error_requeuer.tick, requeue_every_ms)
         self.tickers = (

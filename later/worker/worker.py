@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from later.worker.firing import ScheduleFirer
 from later.worker.held_origins import HeldOrigins
 from later.worker.origin_share import OriginShare
 from later.worker.put_back import PutBackQueue
+from later.worker.shard_selector import ShardSelector
 from later.worker.throttle import Throttle
 from later.worker.ticker import Ticker, start_tickers
 from later.worker.upkeep import Upkeep
@@ -42,6 +43,7 @@ class Worker:
         lease_ms: int,
         random: Callable[[], float],
         check_callback: Callable[[str], None],
+        instance: str,
         span_recorder: SpanRecorder | None = None,
     ) -> None:
         self._metrics = metrics
@@ -52,6 +54,9 @@ class Worker:
         self.held_origins = HeldOrigins(store, slots)
         self.throttle = Throttle(store=store, fair_share=self.fair_share, lease_ms=lease_ms, metrics=metrics)
         put_backs = PutBackQueue(store)
+        self._keys = store.keys
+        self.shard_selector = ShardSelector(len(store.keys.shards), tick_ms=tick_ms, name=instance)
+        metrics.shards_owned.set_function(lambda: self.shard_selector.owned)
         self.deliveries = DeliveryPool(
             store=store,
             sender=sender,
@@ -71,8 +76,15 @@ class Worker:
             tick_ms=tick_ms,
             requeue_every_ms=max(tick_ms, FALLBACK_MS),
             on_requeued=self.wake,
+            shard_selector=self.shard_selector,
         )
-        self.firer = ScheduleFirer(store=store, metrics=metrics, check_callback=check_callback, on_created=self.wake)
+        self.firer = ScheduleFirer(
+            store=store,
+            metrics=metrics,
+            check_callback=check_callback,
+            on_created=self.note_due,
+            shard_selector=self.shard_selector,
+        )
         self.schedule_ticker = self.upkeep.build_ticker("schedules", self.firer.tick, FALLBACK_MS)
         self.claimer = Claimer(
             store=store,
@@ -81,6 +93,7 @@ class Worker:
             origin_share=self.origin_share,
             held_origins=self.held_origins,
             put_backs=put_backs,
+            shard_selector=self.shard_selector,
             lease_ms=lease_ms,
             start_all=self.deliveries.start_all,
             wake_unack=self.upkeep.unack_ticker.wake,
@@ -96,6 +109,7 @@ class Worker:
 
     async def stop(self, timeout_s: float) -> None:
         """Stop claiming, let deliveries in flight finish, and give back the tasks of those that take longer."""
+        self.shard_selector.stop()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.throttle.stop)
             stack.push_async_callback(self.deliveries.drain, timeout_s)
@@ -107,4 +121,12 @@ class Worker:
 
     def wake(self, due_at: int | None = None) -> None:
         """Claim due tasks now, or at `due_at` (ms)."""
+        self.delay_ticker.wake(due_at)
+
+    def note_due(self, due_at: int, ids: Sequence[str] = ()) -> None:
+        """Claim the tasks with these ids at `due_at` (ms), in whichever shards; no ids: those are not known."""
+        selector = self.shard_selector
+        if selector.is_restricted:
+            shards = {self._keys.shard_of(id).index for id in ids}
+            selector.note_created(due_at, shards or None)
         self.delay_ticker.wake(due_at)

@@ -210,7 +210,7 @@ async def serve_api(
         health=HealthSource(
             why_not_ready=why_not_ready, exposition=exposition, count_away=lambda: len(store.away_shards)
         ),
-        wake_delay_ticker=wakes.append,
+        wake_delay_ticker=lambda due_at, ids: wakes.append(due_at),
         pages=[] if console == "off" else console_routes(console, base_path, authorization, cookie),
         read_snapshot=census.look,
         span_recorder=span_recorder,

@@ -33,6 +33,7 @@ from later.store.keys import Bucket
 from later.store.pull_plan import PulledTask, PullResult
 from later.store.tasks import Tasks
 from later.worker.requeue import Requeuer
+from later.worker.shard_selector import ShardSelector
 from tests.api.api_fixture import Answer, ApiFixture, ok, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 from tests.builders import NOW, a_task
@@ -373,7 +374,13 @@ async def test_a_task_that_a_worker_requeues_wakes_a_claim(api: ApiFixture) -> N
     [claim] = await start_waiting(api)
     await reach_subscription(api)
     await api.post("/nack", {"leases": [task["lease"]], "delay": 0})
-    requeuer = Requeuer(Bucket.ERROR, store=api.store, metrics=api.metrics, on_requeued=lambda: None)
+    requeuer = Requeuer(
+        Bucket.ERROR,
+        store=api.store,
+        metrics=api.metrics,
+        on_requeued=lambda: None,
+        shard_selector=ShardSelector(len(api.store.keys.shards)),
+    )
     await requeuer.tick((await api.store.time.now()).low + 1000)
     assert await ids_of(claim) == ["a"]
 

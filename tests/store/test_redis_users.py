@@ -119,7 +119,7 @@ def test_daemons_reach_every_key_that_tasks_and_policies_have(server: redis.Redi
     shard = keys.shards[15]
     reached = [
         keys.meta, keys.workers, keys.policies, keys.policy_changes, keys.ramps, keys.held_origin_topics,
-        keys.snapshot, keys.counting, keys.instances, keys.event_counts, keys.event_outbox,
+        keys.snapshot, keys.counting, keys.instances, keys.shard_workers, keys.event_counts, keys.event_outbox,
         keys.permits("shop/order"), keys.origin_holds("shop/order"), shard.pool, shard.attempts, shard.outcome,
         shard.done, shard.jobs, shard.expiry, shard.topics, shard.job("j"), *shard.wakes.values(), shard.schedules,
         shard.schedule_states, shard.firings, shard.schedule_index,

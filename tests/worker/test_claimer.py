@@ -31,8 +31,10 @@ def read_entries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     read = Tasks.worker_snapshot
 
-    async def count(tasks: Tasks, limit: int, *, held: bool = True) -> WorkerSnapshot:
-        snapshot = await read(tasks, limit, held=held)
+    async def count(
+        tasks: Tasks, limit: int, *, held: bool = True, shards: Sequence[int] | None = None
+    ) -> WorkerSnapshot:
+        snapshot = await read(tasks, limit, held=held, shards=shards)
         counts.append(len(snapshot.delay.topics))
         return snapshot
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from later.worker.shard_selector import ShardSelector
 from later.worker.trim import TRIM_LIMIT, Trimmer
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
@@ -22,14 +23,14 @@ async def remember(store: StoreFixture, count: int) -> None:
 
 async def test_a_tick_reports_whether_more_ids_are_left_to_forget(store: StoreFixture) -> None:
     await remember(store, TRIM_LIMIT + 1)
-    trimmer = Trimmer(store)
+    trimmer = Trimmer(store, ShardSelector(len(store.keys.shards)))
     more = [await trimmer.tick(now) for now in (NOW, NOW + 100, NOW + 200)]
     assert more == [True, False, False]
     assert await store.stats.remembered_ids() == 0
 
 
 async def test_ids_are_trimmed_again_after_a_second(store: StoreFixture) -> None:
-    trimmer = Trimmer(store)
+    trimmer = Trimmer(store, ShardSelector(len(store.keys.shards)))
     await trimmer.tick(NOW)
     await remember(store, 1)
     await trimmer.tick(NOW + 999)
@@ -42,7 +43,7 @@ async def test_topics_without_tasks_are_forgotten_a_slice_at_a_time(store: Store
     await store.tasks.create([a_task(id=f"t{n}", own_id=True, topic=f"topic-{n}") for n in range(900)])
     await store.edits.delete([f"t{n}" for n in range(1, 900)])
     index = store.keys.shards[0].topics.decode()
-    trimmer = Trimmer(store)
+    trimmer = Trimmer(store, ShardSelector(len(store.keys.shards)))
     await trimmer.tick(NOW)
     assert 1 < await store.redis.zcard(index) < 900
     for second in range(1, 5):
@@ -51,8 +52,8 @@ async def test_topics_without_tasks_are_forgotten_a_slice_at_a_time(store: Store
 
 
 async def test_a_trim_that_finds_nothing_takes_one_round_trip(store: StoreFixture) -> None:
-    await Trimmer(store).tick(NOW)  # loads the script
+    await Trimmer(store, ShardSelector(len(store.keys.shards))).tick(NOW)  # loads the script
     before = (await store.redis.info("stats"))["total_reads_processed"]
-    await Trimmer(store).tick(NOW)
+    await Trimmer(store, ShardSelector(len(store.keys.shards))).tick(NOW)
     after = (await store.redis.info("stats"))["total_reads_processed"]
     assert after - before == 2  # the second is that of the count

@@ -97,6 +97,7 @@ class ManualWorker(Worker):
             lease_ms=LEASE_MS,
             random=lambda: 0.0,
             check_callback=self.check_callback,
+            instance=instance,
             span_recorder=span_recorder,
         )
 

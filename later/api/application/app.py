@@ -90,7 +90,7 @@ def build_app(
     authorization: Authorization,
     cross_site_protection: CrossSiteProtection,
     health: HealthSource,
-    wake_delay_ticker: Callable[[int], None],
+    wake_delay_ticker: Callable[[int, Sequence[str]], None],
     read_snapshot: ReadSnapshot,
     pages: Sequence[Route] = (),
     move_clock: MoveClock | None = None,
@@ -98,7 +98,8 @@ def build_app(
 ) -> web.Application:
     """Build the application of `later serve`, or, with `move_clock`, that of `later dev`.
 
-    `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
+    `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay,
+    and with the ids of all of them, if they are known.
     `guard` judges the callbacks that are written. `pages` are the routes of the console.
     `read_snapshot` returns the latest census of all topics. `span_recorder` traces creates.
     `cross_site_protection` checks each request first if the application is served by `server.Runner`.

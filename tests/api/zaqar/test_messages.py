@@ -21,6 +21,7 @@ from later.store.keys import Bucket
 from later.store.open import build_store
 from later.store.policies import PolicyBook
 from later.worker.requeue import Requeuer
+from later.worker.shard_selector import ShardSelector
 from tests.api.api_fixture import ApiFixture, fixed_clock, serve_api
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 from tests.api.test_claim_queues import reach
@@ -355,7 +356,14 @@ async def test_claimed_messages_are_listed_if_asked_for_with_their_claim_at_the_
 
 async def end_leases(zaqar: Messages) -> None:
     """Do what a worker does with leases that have ended."""
-    requeuer = Requeuer(Bucket.UNACK, store=zaqar.api.store, metrics=zaqar.api.metrics, on_requeued=lambda: None)
+    store = zaqar.api.store
+    requeuer = Requeuer(
+        Bucket.UNACK,
+        store=store,
+        metrics=zaqar.api.metrics,
+        on_requeued=lambda: None,
+        shard_selector=ShardSelector(len(store.keys.shards)),
+    )
     await requeuer.tick((await zaqar.api.store.time.now()).low)
 
 

@@ -1,0 +1,74 @@
+"""The workers that look at shards: each says when it last did so, and reads who else does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from later.core.errors import LaterError
+from later.core.shard_owners import CensusBacklog
+from later.store import scripts
+from later.store.client import StoreClient
+from later.store.keys import Keys
+from later.store.scripts import Command
+
+LOOKS_MS = 6000
+"""How long after its last look a worker counts as one that looks: three heartbeats."""
+AHEAD_MS = 2000
+"""How far a look may be ahead of the store's time. One that is further ahead is from before its clock was set back."""
+FORGET_MS = 60_000
+
+
+class ShardWorkersRead(NamedTuple):
+    """The workers that looked at shards lately, and what the last census said about a backlog; None: nothing."""
+
+    workers: list[str]
+    backlog: CensusBacklog | None
+
+
+class ShardWorkers:
+    """Keeps the times at which workers last looked at their shards. Every method raises StoreDown."""
+
+    def __init__(self, client: StoreClient, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+
+    async def tell(self, worker: str, looked_at: int | None, now: int) -> ShardWorkersRead:
+        """Write when a worker last looked, at which tick that went well, and read the others, in one round trip.
+
+        One that has not looked lately (None: never, or it stops) is removed: others must not rely on it.
+        """
+        key = self._keys.shard_workers
+        write: Command = ("ZREM", key, worker)
+        if looked_at is not None and now - LOOKS_MS < looked_at < now + AHEAD_MS:
+            write = scripts.HEARTBEAT.call([key], [worker, looked_at, now - FORGET_MS, now + FORGET_MS])
+        read: Command = ("ZRANGE", key, now - LOOKS_MS, now + AHEAD_MS, "BYSCORE")
+        oldest: Command = ("HGET", self._keys.snapshot, "oldest")
+        written, workers, backlog = await self._client.execute_each("heartbeat", [write, read, oldest])
+        for answer in (written, workers):
+            if isinstance(answer, LaterError):
+                raise answer
+        names = [worker.decode("utf-8", "replace") for worker in workers]
+        return ShardWorkersRead(names, None if isinstance(backlog, LaterError) else _parse_backlog(backlog))
+
+    async def remove(self, worker: str) -> None:
+        """Forget a worker that stops."""
+        await self._client.execute("heartbeat", ("ZREM", self._keys.shard_workers, worker))
+
+
+def encode_backlog(backlog: CensusBacklog) -> bytes:
+    """Return what the census writes for `tell` to read."""
+    at, oldest_due_at = backlog
+    return b"%d" % at if oldest_due_at is None else b"%d %d" % (at, oldest_due_at)
+
+
+def _parse_backlog(stored: bytes | None) -> CensusBacklog | None:
+    """Return the backlog; None if no census has written it, or another version something else."""
+    try:
+        match [int(time) for time in (stored or b"").split()]:
+            case [at]:
+                return CensusBacklog(at, None)
+            case [at, oldest_due_at]:
+                return CensusBacklog(at, oldest_due_at)
+    except ValueError:
+        pass
+    return None
