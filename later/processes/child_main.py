@@ -180,7 +180,8 @@ class ChildProcess:
         try:
             _, again_in_ms = await service.store_metrics.tick(0)
         except LaterError as error:
-            up = {"later_store_up": self._metrics.store.samples()["later_store_up"]}
+            samples = self._metrics.store.samples()
+            up = {name: samples[name] for name in ("later_store_up", "later_shards_away")}
             return StoreSnapshot(up, service.census.age_s, failure=str(error))
         return StoreSnapshot(self._metrics.store.samples(), service.census.age_s, again_in_ms)
 
