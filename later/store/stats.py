@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from later.core.errors import NodeDown
@@ -107,15 +107,17 @@ class Stats:
             _add_counts(counts, targets, answers)
         return counts
 
-    async def counts_and_holds(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
+    async def counts_and_holds(
+        self, topics: Sequence[str], now: int, where: Mapping[str, Sequence[Shard]] | None = None
+    ) -> dict[str, TopicCounts]:
         """Return the counts of these topics with their holds, summed over the shards that are there.
 
         It takes one round trip for each `READ_AT_ONCE` buckets. Only those whose wake set names the topic are counted:
-        most topics have tasks in few of them.
+        most topics have tasks in few of them. With `where`, only the shards that it names for a topic are asked.
         """
         counts = dict.fromkeys(topics, NO_TASKS)
         holds: dict[str, float] = {}
-        targets = self._split_by_shard([*counts], SLICE)
+        targets = self._split_by_shard([*counts], SLICE) if where is None else _split_where(where, [*counts])
         for some in split_by_weight(targets, READ_AT_ONCE, lambda target: target.weight):
             commands = [target.count_topics_command(now) for target in some]
             answers = await self._client.execute_optional("stats", commands, missing=[])
@@ -314,6 +316,21 @@ def _add_counts(counts: dict[str, TopicCounts], targets: Sequence[_ShardTopics],
             oldest = delay.first_due_at if delay.due else None
             found = TopicCounts(delay.size, unack.size, error.size, dead.size, delay.due, oldest)
             counts[topic] = counts[topic].plus(found)
+
+
+def group_by_shard(where: Mapping[str, Sequence[Shard]], topics: Collection[str]) -> dict[Shard, list[str]]:
+    """Return these topics by the shards that `where` names for them."""
+    grouped: dict[Shard, list[str]] = {}
+    for topic in topics:
+        for shard in where.get(topic, ()):
+            grouped.setdefault(shard, []).append(topic)
+    return grouped
+
+
+def _split_where(where: Mapping[str, Sequence[Shard]], topics: Collection[str]) -> list[_ShardTopics]:
+    grouped = group_by_shard(where, topics).items()
+    most = SLICE // len(Bucket)
+    return [_ShardTopics(shard, some) for shard, names in grouped for some in _slices(names, most)]
 
 
 def _add_rows(

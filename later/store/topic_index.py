@@ -19,7 +19,7 @@ from later.store.client import StoreClient
 from later.store.keys import Keys, Shard
 from later.store.schema import INDEX_IS_COMPLETE
 from later.store.scripts import Argument, Command
-from later.store.stats import SLICE, Stats
+from later.store.stats import SLICE, Stats, group_by_shard
 from later.store.topic_counts import TopicCounts
 
 NamesBetween: TypeAlias = Callable[[str, str, int], Sequence[str]]
@@ -62,13 +62,12 @@ class TopicIndex:
             names = sorted(declared_here.union(name for name in indexed if name < read_to or not read_to))
             candidates = [name for name in names if namespace in (None, namespace_from_topic(name))]
             mine = candidates[: limit - len(found)]
-            counts = await self._stats.counts_and_holds(mine, now)
+            counts = await self._stats.counts_and_holds(mine, now, indexed)
             unused = {name for name in mine if not counts[name].tasks}
             found |= {name: counts[name] for name in mine if name not in unused or name in declared_here}
-            if gone := [name.encode() for name in mine if name in unused and name in indexed]:
-                for shard in self._keys.shards:
-                    with suppress(NodeDown):
-                        await self._put_right(shard, gone)
+            for shard, gone in group_by_shard(indexed, unused).items():
+                with suppress(NodeDown):
+                    await self._put_right(shard, gone)
             if len(mine) < len(candidates):
                 start = mine[-1]
             elif read_to == end:
@@ -111,10 +110,10 @@ class TopicIndex:
         await self._put_right(self._to_check[number][0], [*dict(entries)])
         self._scan = (number, cursor) if cursor else ((number + 1) % len(self._to_check), 0)
 
-    async def _read_names(self, start: str, end: str, limit: int) -> tuple[set[str], str]:
+    async def _read_names(self, start: str, end: str, limit: int) -> tuple[dict[str, list[Shard]], str]:
         """Return the first names after `start` and before `end` ("" for no bound), and before which name these are all.
 
-        At most `limit` names of each shard are read.
+        Each name comes with the shards that have it in their index. At most `limit` names of each shard are read.
         """
         bounds = (b"(" + start.encode() if start else b"-", b"(" + end.encode() if end else b"+")
         read: list[Command] = [
@@ -129,7 +128,12 @@ class TopicIndex:
         last_names = [answer[-1].decode() for answer in answers if len(answer) == limit]
         if last_names:
             end = min(last_names) + FIRST_AFTER
-        return {name for answer in answers for raw in answer if (name := raw.decode()) < end or not end}, end
+        found: dict[str, list[Shard]] = {}
+        for shard, answer in zip(self._keys.shards, answers, strict=True):
+            for raw in answer:
+                if (name := raw.decode()) < end or not end:
+                    found.setdefault(name, []).append(shard)
+        return found, end
 
     async def complete(self) -> None:
         """Add all topics that are missing: an older version, which did not keep the index, created their tasks."""
