@@ -12,7 +12,7 @@ from later.core.errors import StoreDown, StoreFull, StoreMismatch
 from later.core.heartbeat import Heartbeat
 from later.core.policy import DEFAULT_POLICY
 from later.store import moves, store_reader
-from later.store.keys import Bucket
+from later.store.keys import Bucket, Keys
 from later.store.moves import Move, MoveRefused, MoveState, abandon
 from later.store.open import Store, open_existing_store, open_store
 from later.store.schema import KNOWN_NEEDS, MOVED, MOVING
@@ -321,6 +321,34 @@ async def test_hostile_bytes_are_moved_as_they_are(store: StoreFixture, target: 
             assert await target.client.execute("test", ("HGET", shard.attempts, id)) == b"garbage"
             assert (await read_scores(target, shard.bucket(Bucket.DELAY, b"t\xff"))).items() >= {(id, NOW)}
     assert found == bodies
+
+
+MOVED_KEYS = {
+    "pool", "attempts", "outcome", "done", "jobs", "schedules", "schedule_states", "firings", "policies", "queues",
+    "ramps", "event_counts", "event_outbox", "api_keys", "key_uses", "audit_trail", "signing",
+}  # fmt: skip
+MADE_AGAIN = {"meta", "expiry", "topics", "schedule_index", "wakes", "policy_changes"}
+LEFT = {
+    "workers", "instances", "held_origin_topics", "snapshot", "counting", "session_secret", "due_notices",
+    "sampled_deliveries", "barrier", "shard_workers",
+}  # fmt: skip
+NO_KEYS = {
+    "shards",
+    "index",
+    "tag",
+    "key_pattern",
+    "bucket_prefixes",
+    "claim_record_prefix",
+    "copied_hashes",
+    "tags",
+    "prefix",
+}
+
+
+def test_each_key_is_moved_or_made_again_or_left_on_purpose() -> None:
+    keys = Keys("later", 1)
+    names = {name for part in (keys, keys.shards[0]) for name in vars(part) if not name.startswith("_")}
+    assert names <= MOVED_KEYS | MADE_AGAIN | LEFT | NO_KEYS
 
 
 def test_no_other_command_knows_the_needs_of_a_move() -> None:

@@ -226,8 +226,13 @@ def _lines(source: BinaryIO) -> Iterator[bytes]:
 
 @contextmanager
 def _input(file: str) -> Iterator[BinaryIO]:
+    """Yield what an export is read from. Raises ConfigError: it cannot be read."""
     if file == STREAM:
         yield sys.stdin.buffer
-    else:
-        with Path(file).open("rb") as source:
-            yield source
+        return
+    try:
+        source = Path(file).open("rb")  # noqa: SIM115  # closed below: only its opening may fail as an option does
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    with source:
+        yield source
