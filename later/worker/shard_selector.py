@@ -84,13 +84,15 @@ class ShardSelector:
         """How many shards this worker owns, by its last tick: all, if it looks at all."""
         return len(self._owned) if self.is_restricted else self._shards
 
-    def note_created(self, due_at: int, shards: Collection[int] | None) -> None:
-        """Look at these shards, or (None) at all, when tasks are due that this process has created or moved.
+    def needs_note(self, due_at: int) -> bool:
+        """Return True if tasks that this process has just created are due so soon that `note_created` is needed.
 
         Their owners do not know of them before their next tick.
         """
-        if not self.is_restricted or due_at > self._ticked_at + SOON_MS:
-            return
+        return self.is_restricted and due_at <= self._ticked_at + SOON_MS
+
+    def note_created(self, due_at: int, shards: Collection[int] | None) -> None:
+        """Look at these shards, or (None) at all, when tasks are due that this process has created or moved."""
         if shards is None:
             self._all_due_at = due_at if self._all_due_at is None else min(due_at, self._all_due_at)
             return

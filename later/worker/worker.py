@@ -125,8 +125,7 @@ class Worker:
 
     def note_due(self, due_at: int, ids: Sequence[str] = ()) -> None:
         """Claim the tasks with these ids at `due_at` (ms), in whichever shards; no ids: those are not known."""
-        selector = self.shard_selector
-        if selector.is_restricted:
+        if self.shard_selector.needs_note(due_at):
             shards = {self._keys.shard_of(id).index for id in ids}
-            selector.note_created(due_at, shards or None)
+            self.shard_selector.note_created(due_at, shards or None)
         self.delay_ticker.wake(due_at)

@@ -77,7 +77,8 @@ class UnreliableClient(StoreClient):
 class ApiFixture:
     """The API being served: an HTTP client of it, and the parts that it was built from.
 
-    `wakes` are the times for which it woke the delay ticker. It is ready unless a test sets `not_ready`.
+    `wakes` are the times for which it woke the delay ticker, `woken_for` the ids of the tasks. It is ready unless
+    a test sets `not_ready`.
     """
 
     http: TestClient[Request, Application]
@@ -87,6 +88,7 @@ class ApiFixture:
     store: Store
     metrics: Metrics
     wakes: list[int]
+    woken_for: list[list[str]]
     not_ready: LaterError | None = None
 
     async def post(self, path: str, body: object, **options: Any) -> Answer:
@@ -182,6 +184,11 @@ async def serve_api(
     )
     await store.policies.read()
     wakes: list[int] = []
+    woken_for: list[list[str]] = []
+
+    def note_wake(due_at: int, ids: Sequence[str]) -> None:
+        wakes.append(due_at)
+        woken_for.append([*ids])
 
     async def why_not_ready() -> LaterError | None:
         return api.not_ready
@@ -210,7 +217,7 @@ async def serve_api(
         health=HealthSource(
             why_not_ready=why_not_ready, exposition=exposition, count_away=lambda: len(store.away_shards)
         ),
-        wake_delay_ticker=lambda due_at, ids: wakes.append(due_at),
+        wake_delay_ticker=note_wake,
         pages=[] if console == "off" else console_routes(console, base_path, authorization, cookie),
         read_snapshot=census.look,
         span_recorder=span_recorder,
@@ -218,7 +225,16 @@ async def serve_api(
     if access_log is not None:
         app[ACCESS_LOG] = access_log
     async with TestClient(DaemonServer(app, connections, base_path), cookie_jar=DummyCookieJar()) as http:
-        api = ApiFixture(http=http, client=client, redis=redis, keys=keys, store=store, metrics=metrics, wakes=wakes)
+        api = ApiFixture(
+            http=http,
+            client=client,
+            redis=redis,
+            keys=keys,
+            store=store,
+            metrics=metrics,
+            wakes=wakes,
+            woken_for=woken_for,
+        )
         yield api
     await census.stop()
     await client.aclose()

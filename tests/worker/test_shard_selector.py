@@ -89,10 +89,17 @@ def test_a_worker_without_free_slots_looks_at_its_own_shards_only() -> None:
 def test_the_shards_of_new_tasks_are_looked_at_when_these_are_due() -> None:
     selector = a_selector(3, workers=100)
     tick(selector, NOW)
+    assert selector.needs_note(NOW + SOON_MS)
+    assert not selector.needs_note(NOW + SOON_MS + 1)
     selector.note_created(NOW + 50, [9, 3, 30])
-    selector.note_created(NOW + SOON_MS + 1, [10])
     assert {9, 30} <= tick(selector, NOW + 50)
     assert tick(selector, NOW + 51) == {3}
+
+
+def test_a_worker_that_looks_at_all_shards_needs_no_notes_of_new_tasks() -> None:
+    selector = ShardSelector(SHARDS)
+    tick(selector, NOW)
+    assert not selector.needs_note(NOW)
 
 
 def test_all_shards_are_looked_at_when_tasks_are_due_that_may_be_in_any() -> None:
