@@ -114,9 +114,10 @@ def make_late(store: StoreServer, topic: str, seconds: int) -> None:
 
 
 def forget_census(store: StoreServer) -> None:
-    """Let the next daemon that starts make a census at once."""
+    """Let the next daemon that starts make a census at once, also if one was killed that was making one."""
+    keys = Keys("later", SHARDS)
     with store.client() as client:
-        client.delete(Keys("later", SHARDS).snapshot)
+        client.delete(keys.snapshot, keys.counting)
 
 
 def expiring_tasks(count: int, receiver: Receiver, ttl_s: float = 1.0, spread_s: float = 0.0) -> list[dict[str, Any]]:
