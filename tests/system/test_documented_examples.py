@@ -11,7 +11,6 @@ from __future__ import annotations
 import http.client
 import re
 import shlex
-import subprocess
 import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -22,7 +21,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.system.api_client import create, query
-from tests.system.daemons import COMMAND, Daemon, environment, run_up
+from tests.system.commands import run_at
+from tests.system.daemons import Daemon, run_up
 from tests.system.receivers import Receiver, done, in_sequence, status
 from tests.system.waiting import PROPAGATION_S, wait_until
 
@@ -96,12 +96,9 @@ class DocumentShell:
         return printed.replace(self._api, API).replace(self._receiver, RECEIVER).rstrip("\n")
 
     def _later(self, arguments: Sequence[str]) -> str:
-        env = {**environment(), "LATER_URL": self._api}
-        done = subprocess.run(
-            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, check=False
-        )
-        assert done.returncode in (0, 1), done.stdout
-        return done.stdout
+        done = run_at(self._api, *arguments)
+        assert done.returncode in (0, 1), done
+        return done.stdout + done.stderr
 
 
 def _sleep(arguments: Sequence[str]) -> str:
@@ -128,6 +125,7 @@ def _curl(arguments: Sequence[str]) -> str:
         connection.close()
 
 
+@pytest.mark.timeout(600)  # 70 commands, each a process of its own: more than two minutes on a busy machine
 def test_the_examples_print_what_is_documented(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
     receiver.rules |= {"/fails": status(500), "/busy": status(503, retry_after="60")}
     with run_up(folder, data) as up:

@@ -21,6 +21,7 @@ import pytest
 
 from tests.system import canaries
 from tests.system.api_client import build_tasks, create, create_many, get, query
+from tests.system.commands import run_at
 from tests.system.daemons import COMMAND, Daemon, environment, kill_orphaned_store, run_daemon, run_up, shards_option
 from tests.system.receivers import Receiver, done, hang, in_sequence, status
 from tests.system.stores import StoreServer
@@ -56,7 +57,7 @@ def topic() -> str:
 
 
 def run_command(up: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env(up), timeout=100, check=False)
+    return run_at(up.url, *words)
 
 
 def env(up: Daemon) -> dict[str, str]:

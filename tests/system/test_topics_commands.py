@@ -17,7 +17,8 @@ import pytest
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, format_policy
 from tests.system import canaries
 from tests.system.api_client import create, get
-from tests.system.daemons import COMMAND, Daemon, environment, kill_orphaned_store, run_up
+from tests.system.commands import run_at
+from tests.system.daemons import Daemon, kill_orphaned_store, run_up
 from tests.system.receivers import Receiver
 from tests.system.waiting import PROPAGATION_S, wait_until
 
@@ -47,8 +48,7 @@ def own_up(folder: Path, data: Path) -> Iterator[Daemon]:
 
 
 def run_command(up: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**environment(), "LATER_URL": up.url}
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env, timeout=60, check=False)
+    return run_at(up.url, *words)
 
 
 def run_json(up: Daemon, *words: str) -> Any:
