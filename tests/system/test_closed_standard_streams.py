@@ -24,6 +24,7 @@ sys.modules["later.cli.main"].main()
 """
 
 
+@pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
 @pytest.mark.parametrize("closed", ["", "0<&-", "1>&-", "2>&-", "0<&- 1>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
 def test_opened_files_never_get_a_standard_descriptor(closed: str) -> None:
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", PROGRAM]
