@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -40,6 +41,7 @@ class Overview(NamedTuple):
 class _Facts(NamedTuple):
     """The facts of an overview at `now` (ms). `fields` are those of the slot of the history that begins at `slot_at`.
 
+    `instances` is None if their node has been away since the start of this process.
     `sums` are those at `summed_at` (ms): `now`, if all topics of the snapshot were counted anew.
     `snapshot` is None if there is none.
     """
@@ -49,12 +51,24 @@ class _Facts(NamedTuple):
     snapshot: Snapshot | None
     policies: Policies
     topics: Recounted
-    instances: Instances
+    instances: Instances | None
     slot_at: int
     fields: Fields | None
     sums: TopicSums
     summed_at: int
     partial: PartialAnswer
+
+    @property
+    def heartbeats(self) -> list[int]:
+        """The last heartbeats (ms) of all workers, as far as they are known."""
+        return [] if self.instances is None else [*self.instances.workers.values()]
+
+    @property
+    def workers(self) -> int:
+        """How many workers are alive: as the census has found, if their heartbeats are not known."""
+        if self.instances is None:
+            return 0 if self.snapshot is None else self.snapshot.store.workers
+        return sum(self.now - at < HEARTBEAT_TIMEOUT_MS for at in self.heartbeats)
 
 
 class OverviewHandler:
@@ -125,13 +139,12 @@ class OverviewHandler:
             partial=partial,
         )
 
-    async def _read_instances(self, now: int) -> Instances:
-        """Return the instances; while their node is away, as they were when they were read last."""
-        try:
+    async def _read_instances(self, now: int) -> Instances | None:
+        """Return the instances; while their node is away, as they were when they were read last (None: never)."""
+        with suppress(NodeDown):
             self._instances = await self._store.instances.read(), now
-        except NodeDown:
-            if self._instances is None:
-                raise
+        if self._instances is None:
+            return None
         instances, read_at = self._instances
         return instances.moved_on(now - read_at)
 
@@ -152,7 +165,7 @@ class OverviewHandler:
             "sentence": judgement.sentence,
             "topic": judgement.topic,
             "store": None if is_bound else store_view(facts.snapshot),
-            "workers": None if is_bound else workers_view(facts.instances, facts.now),
+            "workers": None if is_bound or facts.instances is None else workers_view(facts.instances, facts.now),
             "tasks": {"delay": sums.delay, "unack": sums.unack, "error": sums.error, "dead": sums.dead},
             "due": sums.all_due,
             "oldest_lateness_s": _lateness_s(sums.oldest_due_at(is_held=False), facts.summed_at),
@@ -168,8 +181,7 @@ class OverviewHandler:
         """Return the facts of the sentence; a caller of one namespace may not know of the store's memory."""
         namespace, policies = facts.namespace, facts.policies
         store = None if facts.snapshot is None or namespace is not None else facts.snapshot.store
-        beats = facts.instances.workers.values()
-        workers = sum(facts.now - at < HEARTBEAT_TIMEOUT_MS for at in beats)
+        beats, workers = facts.heartbeats, facts.workers
         late = [row for row in facts.topics.fresh if row.due]
         deadliest = max((row for row in facts.topics.all if row.dead), key=lambda row: row.dead, default=None)
         return Situation(
@@ -203,7 +215,7 @@ class OverviewHandler:
             held_until=None if hold is None else hold.until,
             full_speed_at=self._store.policies.ramps.get(name),
             workers=workers,
-            last_heartbeat_at=max(facts.instances.workers.values(), default=None),
+            last_heartbeat_at=max(facts.heartbeats, default=None),
             is_namespace_callback=facts.policies.level_of(topic_scope(name), "callback") is Level.NAMESPACE,
         )
 

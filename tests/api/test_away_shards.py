@@ -10,6 +10,7 @@ import pytest
 
 from later.core.errors import NodeDown
 from tests.api.api_fixture import MINIMAL, ApiFixture, serve_api
+from tests.builders import NOW
 from tests.store.away import policies_away, shards_away
 
 SHARDS = 4
@@ -121,3 +122,14 @@ async def test_the_overview_goes_on_with_the_workers_that_were_read_last(
     monkeypatch.setattr(api.store.instances, "read", AsyncMock(side_effect=NodeDown("the node is away")))
     status, answer = await api.get("/overview")
     assert (status, answer["workers"]) == (200, before["workers"])
+
+
+async def test_the_overview_counts_the_workers_of_the_census_if_their_node_was_always_away(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.store.stats.heartbeat("worker", NOW)
+    assert (await api.get("/topics?sort=due"))[0] == 200  # which makes a census
+    monkeypatch.setattr(api.store.instances, "read", AsyncMock(side_effect=NodeDown("the node is away")))
+    status, answer = await api.get("/overview")
+    assert (status, answer["workers"]) == (200, None)
+    assert "worker" not in answer["sentence"]
