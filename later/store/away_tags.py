@@ -10,6 +10,8 @@ from later.core.errors import NodeDown
 from later.store.keys import hash_tag
 from later.store.scripts import Command
 
+_SCRIPTS = ("EVALSHA", "EVALSHA_RO")
+
 
 class AwayTags:
     """Learns from the answers to commands which hash tags are away, and which are there again."""
@@ -50,6 +52,6 @@ class AwayTags:
 
 def key_of(command: Command) -> bytes:
     """Return a command's first key; b"" for a command that has none."""
-    at = 3 if command[0] == "EVALSHA" else 1
+    at = 3 if command[0] in _SCRIPTS else 1
     key = command[at] if len(command) > at else b""
     return key if isinstance(key, bytes) else b""

@@ -175,7 +175,7 @@ def build_store(
         policies=policies,
         queues=QueueBook(client, keys, policies, stats, topic_index, dead_letters),
         key_book=KeyBook(client, keys, clock.monotonic, lambda: clock.moved_ms, policy_grace_s),
-        session_secret=SessionSecret(client, keys, clock.monotonic),
+        session_secret=SessionSecret(client, keys, clock.monotonic, policy_grace_s),
         audit_trail=AuditTrail(client, keys, clock),
         signing=SigningBook(client, keys, clock.monotonic, time.now, policy_grace_s),
         schedules=Schedules(client, keys),

@@ -22,15 +22,24 @@ next call may come here."""
 
 
 class SessionSecret:
-    """Reads the secret, and makes it for the first session. `monotonic` returns seconds."""
+    """Reads the secret, and makes it for the first session. `monotonic` returns seconds.
 
-    def __init__(self, client: StoreClient, keys: Keys, monotonic: Callable[[], float]) -> None:
+    While its node is away, and only then, the secret that was read last is good for `grace_s`.
+    """
+
+    def __init__(self, client: StoreClient, keys: Keys, monotonic: Callable[[], float], grace_s: float = 0.0) -> None:
         self._client = client
         self._key = keys.session_secret
         self._monotonic = monotonic
         self._read_at = -FRESH_S
         self._shared_read = SharedRead(
-            client, "session_secret", self._command, self._accept, monotonic, translate=_as_unavailable
+            client,
+            "session_secret",
+            self._command,
+            self._accept,
+            monotonic,
+            translate=_as_unavailable,
+            grace_s=grace_s,
         )
         self.latest: bytes | None = None
         """The secret as it was read last; None if the store had none."""
@@ -44,7 +53,7 @@ class SessionSecret:
     async def read(self) -> None:
         """Read the secret, unless it is fresh. Raises StoreDown."""
         if not self.is_fresh:
-            await self._shared_read.share()
+            await self._shared_read.share_unless_away(self._read_at)
 
     async def make(self) -> bytes:
         """Return the secret; if there is none, make it. Raises StoreDown."""

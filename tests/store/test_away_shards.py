@@ -17,11 +17,14 @@ from later.core.task import Task
 from later.store.away_shards import MAX_DRAWS
 from later.store.away_tags import AwayTags, key_of
 from later.store.client import StoreClient
+from later.store.key_book import KeyBook
 from later.store.keys import Bucket, Shard, hash_tag
 from later.store.policies import PolicyBook
 from later.store.pull_plan import PullRequest, PullResult, PullTopic
-from later.store.scripts import CREATE
+from later.store.scripts import CREATE, KEYS_SINCE
+from later.store.session_secret import SessionSecret
 from later.store.shared_read import FRESH_S
+from later.store.signing_book import SigningBook
 from later.store.types import ClaimRequest, ClaimResult, DeadTask, ReleaseResult
 from tests.builders import NOW, a_task
 from tests.store.away import policies_away, shards_away, tags_away
@@ -59,6 +62,7 @@ class TestTags:
 
     def test_a_script_has_its_first_key_behind_their_number(self) -> None:
         assert key_of(CREATE.call([b"{later:1}:pool"], ["x"])) == b"{later:1}:pool"
+        assert key_of(KEYS_SINCE.read([b"{later:auth}:keys"], ["x"])) == b"{later:auth}:keys"
         assert key_of(("ZCARD", b"{later:1}:done")) == b"{later:1}:done"
         assert key_of(("TIME",)) == b""
 
@@ -306,3 +310,22 @@ class TestPolicies:
         await book.current()
         with policies_away(store), pytest.raises(NodeDown):
             await book.change(topic_scope("order"), lambda settings: settings.merge({"paused": True}))
+
+
+class TestWhatElseLiesOnOneNode:
+    async def test_keys_secrets_and_sessions_are_good_for_the_grace(self, store: StoreFixture) -> None:
+        time = _Time()
+        keys = KeyBook(store.client, store.keys, time, grace_s=30.0)
+        session = SessionSecret(store.client, store.keys, time, 30.0)
+        signing = SigningBook(store.client, store.keys, time, store.time.now, 30.0)
+        secret, known = await session.make(), await keys.current()
+        await signing.refresh()
+        with tags_away(store.client, [hash_tag(store.keys.api_keys), hash_tag(store.keys.signing)]):
+            time.s += 29
+            assert await session.make() == secret
+            assert await keys.current() is known
+            await signing.refresh()
+            time.s += 1
+            for read in (session.read, keys.current, signing.refresh):
+                with pytest.raises(NodeDown):
+                    await read()
