@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -49,9 +50,15 @@ def shared_server() -> str:
 class ReplicatedServer:
     """A store server and a replica of it. A test cuts the link between them, and promotes the replica."""
 
-    def __init__(self, primary: tuple[str, subprocess.Popen[bytes]], replica_url: str) -> None:
+    def __init__(
+        self,
+        primary: tuple[str, subprocess.Popen[bytes]],
+        replica: tuple[str, subprocess.Popen[bytes]],
+        replica_port: int,
+    ) -> None:
         self.primary_url, self._primary = primary
-        self.replica_url = replica_url
+        self.replica_url, self._replica = replica
+        self.replica_port = replica_port
 
     def wait_for_replica(self) -> None:
         """Wait until the replica has all that the primary has."""
@@ -65,6 +72,15 @@ class ReplicatedServer:
         """Let the replica know nothing of what the primary is told from now on."""
         with redis.Redis.from_url(self.replica_url) as replica:
             replica.replicaof("127.0.0.1", 1)
+
+    @contextmanager
+    def stopped_replica(self) -> Iterator[None]:
+        """Let the replica do nothing in this block, while its connection to the primary stays open."""
+        self._replica.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._replica.send_signal(signal.SIGCONT)
 
     def fail_over(self) -> None:
         """Kill the primary, and promote the replica."""
@@ -82,16 +98,18 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def run_replicated_server(name: str, folder: Path) -> Iterator[ReplicatedServer]:
-    """Run a store server and a replica that has all that the server has."""
+def run_replicated_server(name: str, folder: Path, *options: str) -> Iterator[ReplicatedServer]:
+    """Run a store server and a replica that has all that the server has, both with these options."""
     for role in ("primary", "replica"):
         (folder / role).mkdir()
-    port = str(free_ports(1)[0])  # replicas connect by TCP only
+    port, replica_port = free_ports(2)  # replicas connect by TCP only
+    primary_options = ("--port", str(port), "--repl-diskless-sync-delay", "0", *options)
+    replica_options = ("--port", str(replica_port), "--repl-diskless-sync-delay", "0", *options)
     with (
-        run_server(name, folder / "primary", "--port", port, "--repl-diskless-sync-delay", "0") as primary,
-        run_server(name, folder / "replica", "--replicaof", f"127.0.0.1 {port}") as (replica_url, _),
+        run_server(name, folder / "primary", *primary_options) as primary,
+        run_server(name, folder / "replica", "--replicaof", f"127.0.0.1 {port}", *replica_options) as replica,
     ):
-        server = ReplicatedServer(primary, replica_url)
+        server = ReplicatedServer(primary, replica, replica_port)
         server.wait_for_replica()
         yield server
 

@@ -40,6 +40,7 @@ EXPECTED = {
     "id": "1 to 128 characters of A-Za-z0-9._~:-",
     "remember": "a number of seconds ≥ 0",
     "if_exists": '"keep", "update" or "error"',
+    "durability": '"primary", "disk", "replica" or "replica-disk"',
     "namespace": f"a string of 1 to {MAX_TOPIC_BYTES} bytes without control characters or a /",
 }
 """The values that each field of a task takes, as a refusal states them."""

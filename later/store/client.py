@@ -121,6 +121,14 @@ class StoreClient:
         """The sentinels that name the primary; None if the store's address is fixed."""
         return self._connections.sentinels
 
+    @property
+    def server_changes(self) -> int:
+        """How often commands went to another server than those before them.
+
+        While it stays the same, no write was lost by a failover or a restart.
+        """
+        return self._connections.server_changes
+
     async def execute(self, verb: str, command: Command) -> Any:
         """Return one command's answer.
 
@@ -179,23 +187,29 @@ class StoreClient:
         Raises:
             StoreDown: there was no answer; whether the commands were run is not known.
         """
-        if not commands:
-            return []
-        if self._check is None:
-            return await self._execute(verb, commands)
-        if not self._checked:
-            await self.open()
-        try:
-            return await self._execute(verb, commands, self._checked)
-        except UncheckedServer as error:
-            found = error.run_id
-        await self._connections.drop_all()  # those that are still open lead to the server before
-        await self._check_unless(lambda: found in self._checked, {found})
-        return await self._execute(verb, commands, self._checked)
+        return await self._execute_checked(verb, commands) if commands else []
+
+    async def execute_waiting(self, verb: str, commands: Sequence[Command], wait_s: float) -> list[Any]:
+        """Return answers as `execute_each` does. The commands wait in the store for `wait_s`, besides its timeout."""
+        return await self._execute_checked(verb, commands, wait_s)
 
     async def aclose(self) -> None:
         await self._connections.aclose()
         await self._redis.aclose()
+
+    async def _execute_checked(self, verb: str, commands: Sequence[Command], wait_s: float = 0.0) -> list[Any]:
+        """Run commands on a server that has passed the check."""
+        if self._check is None:
+            return await self._execute(verb, commands, wait_s=wait_s)
+        if not self._checked:
+            await self.open()
+        try:
+            return await self._execute(verb, commands, self._checked, wait_s)
+        except UncheckedServer as error:
+            found = error.run_id
+        await self._connections.drop_all()  # those that are still open lead to the server before
+        await self._check_unless(lambda: found in self._checked, {found})
+        return await self._execute(verb, commands, self._checked, wait_s)
 
     async def _forget_checks(self, before: Address, now: Address) -> None:
         """Check the new primary, also if it was one before: its settings may have changed meanwhile."""
@@ -211,12 +225,12 @@ class StoreClient:
             raise self._unsent_error() from None
 
     async def _execute(
-        self, verb: str, commands: Sequence[Command], servers: Container[str] | None = None
+        self, verb: str, commands: Sequence[Command], servers: Container[str] | None = None, wait_s: float = 0.0
     ) -> list[Any]:
         started = self._clock.monotonic()
         round_trip = RoundTrip(servers)
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self.timeout_s + wait_s):
                 answers = await self._connections.pipeline(commands, round_trip)
                 failed = [i for i, answer in enumerate(answers) if isinstance(answer, Exception)]
                 missing = [i for i in failed if isinstance(answers[i], errors.NoScriptError)] if failed else []

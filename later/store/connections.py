@@ -136,6 +136,9 @@ class Connections:
         self._slots = asyncio.Semaphore(self.max_connections)
         self._idle: list[tuple[AbstractConnection, str | None]] = []
         """Connections, and the run ids of their servers, if they were asked for."""
+        self.server_changes = 0
+        """How often a pipeline went to another server than the one before it."""
+        self._last_server: str | None = None
         self._drops = 0
         """How often all connections were dropped."""
         self._listeners: WeakSet[AbstractConnection] = WeakSet()
@@ -164,6 +167,9 @@ class Connections:
                     server = await self._read_run_id(connection) if server is None else server
                     if server not in round_trip.servers:
                         raise UncheckedServer(server)
+                    if server != self._last_server:
+                        self.server_changes += self._last_server is not None
+                        self._last_server = server
                 packed = [pack_command(command) for command in commands]
                 data = packed if sum(map(len, packed)) > MAX_JOINED_BYTES else b"".join(packed)
                 round_trip.is_sent = True
@@ -212,7 +218,8 @@ class Connections:
         return connection
 
     async def _leave(self, before: Address, now: Address) -> None:
-        """Leave a server that is the primary no more."""
+        """Leave a server that is the primary no more. It counts as a change, also if it is the primary again soon."""
+        self.server_changes += 1
         await self.drop_all()
         for listener in list(self._listeners):
             await listener.disconnect(nowait=True)

@@ -139,7 +139,7 @@ class Edits:
         async for records in self._lookup.query_in_slices(ids):
             for name, found in records.items():
                 if isinstance(found, TaskRecord) and not (leave_ended and found.state is Bucket.DEAD):
-                    results[name] = Deletion(found.id, in_flight=found.state is Bucket.UNACK)
+                    results[name] = Deletion(found.id, in_flight=found.state is Bucket.UNACK, topic=found.topic)
                 elif isinstance(found, TaskRecord):
                     results[name] = not_pending(found.id)
                 elif isinstance(found, NotFound) and found.ended and not leave_ended:
@@ -233,7 +233,7 @@ class Edits:
                 return results | dict.fromkeys(left, error)  # what came before the failure is known
             results |= {id: error for id, error in looked_up.items() if isinstance(error, LaterError)}
             for stored, answer in zip(found, answers, strict=True):
-                result = answer if isinstance(answer, LaterError) else _parse_deletion(id_of(stored.name), answer)
+                result = answer if isinstance(answer, LaterError) else _parse_deletion(stored, answer)
                 if result is not None:
                     results[stored.name] = result
             left = [id for id in looked_up if id not in results]
@@ -249,13 +249,16 @@ def _only_of(topic: bytes | None, stored: StoredTask | LaterError) -> StoredTask
     return stored
 
 
-def _parse_deletion(id: str, code: int) -> Deletion | Conflict | None:
+def _parse_deletion(stored: StoredTask, code: int) -> Deletion | Conflict | None:
     """Return the result of a delete of a task; None if it has another body by now."""
+    id = id_of(stored.name)
     if code == OTHER_BODY:
         return None
     if code == LEFT:
         return not_pending(id)
-    return InFlight(f"the task {id!r} is in flight") if code == LEASED else Deletion(id, in_flight=code == IN_FLIGHT)
+    if code == LEASED:
+        return InFlight(f"the task {id!r} is in flight")
+    return Deletion(id, in_flight=code == IN_FLIGHT, topic=stored.topic.decode())
 
 
 def _delete_command(

@@ -61,6 +61,7 @@
 |                         |        | the same for a run of the job, under `<job>/<run>`; a job of a           |
 |                         |        | namespace is under `/<namespace>/<job>`                                  |
 | `{later:0}:jobs`        | zset   | job, or `<job>/<run>`, as above → when it may be forgotten               |
+| `{later:0}:barrier`     | string | empty; it is written so that WAIT waits for all writes before it         |
 | `{later:0}:schedules`   | hash   | schedule → its definition, as JSON                                       |
 | `{later:0}:schedule_states` | hash | schedule → its state, as JSON: its next time, its last firing            |
 | `{later:0}:firings`     | zset   | schedule → its next time; only of those that are not paused, or ended    |
@@ -121,6 +122,7 @@ class Shard:
         self.jobs = self._tag + b"jobs"
         self.expiry = self._tag + b"expiry"
         self.topics = self._tag + b"topics"
+        self.barrier = self._tag + b"barrier"
         self.schedules = self._tag + b"schedules"
         self.schedule_states = self._tag + b"schedule_states"
         self.firings = self._tag + b"firings"

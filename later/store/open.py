@@ -22,6 +22,7 @@ from later.store.dead_letter_topics import DeadLetterTopics
 from later.store.dead_letters import DeadLetters
 from later.store.doctor import Doctor
 from later.store.due_notices import DueNotices
+from later.store.durability_waits import DurabilityWaits
 from later.store.edits import Edits
 from later.store.event_book import EventBook
 from later.store.expiry import Expiry
@@ -67,6 +68,7 @@ class Store:
     pulls: Pulls
     claim_records: ClaimRecords
     due_notices: DueNotices
+    durability_waits: DurabilityWaits
     lookup: Lookup
     edits: Edits
     upserts: Upserts
@@ -151,6 +153,7 @@ def build_store(
         pulls=pulls,
         claim_records=ClaimRecords(client, keys, pulls, lookup, expiry),
         due_notices=due_notices,
+        durability_waits=DurabilityWaits(client, keys, clock.monotonic),
         lookup=lookup,
         edits=Edits(client, keys, dead_letter_topics),
         upserts=Upserts(client, keys, lookup),

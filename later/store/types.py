@@ -272,12 +272,13 @@ class Deletion(NamedTuple):
     """A deletion.
 
     `in_flight` is true if the task was being delivered: its receiver may still get that attempt. `ended` is true if it
-    had ended before, and only its id was remembered; that is forgotten now.
+    had ended before, and only its id was remembered; that is forgotten now. `topic` is "" then.
     """
 
     id: str
     in_flight: bool = False
     ended: bool = False
+    topic: str = ""
 
 
 class MoveResult(NamedTuple):

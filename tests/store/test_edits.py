@@ -448,7 +448,7 @@ async def test_a_delete_that_must_look_again_knows_what_it_deleted_before(
 
     monkeypatch.setattr(store.edits._lookup, "stored_tasks", read_late)
     deleted, failed = await store.edits.delete(["a", "b"])
-    assert (deleted, type(failed)) == (Deletion("a"), StoreDown)
+    assert (deleted, type(failed)) == (Deletion("a", topic="order"), StoreDown)
 
 
 async def test_tasks_of_a_topic_are_deleted_there_and_nowhere_else(store: StoreFixture) -> None:
@@ -460,7 +460,7 @@ async def test_tasks_of_a_topic_are_deleted_there_and_nowhere_else(store: StoreF
     ids = [flying.id, dead.id, waiting.id, "other", "none", waiting.id]
     answers = await store.edits.delete_of_topic("order", ids)
     assert [type(answer) for answer in answers] == [Deletion, Conflict, Deletion, NotFound, NotFound, NotFound]
-    assert answers[0] == Deletion(flying.id, in_flight=True)
+    assert answers[0] == Deletion(flying.id, in_flight=True, topic="order")
     assert (await query(store, "other")).topic == "mail"
     assert (await query(store, dead.id)).state is Bucket.DEAD
     await assert_sound(store)
@@ -474,5 +474,5 @@ async def test_a_delete_can_leave_what_has_a_lease_that_has_not_ended(store: Sto
     assert await store.tasks.settle([failed(claim, SOON)]) == [True]
     await store.tasks.create([a_task(id="c")])
     await claim_due(store, lease_end=SOON)
-    assert await store.edits.delete_of_topic("order", ["c"], SOON) == [Deletion("c", in_flight=True)]
+    assert await store.edits.delete_of_topic("order", ["c"], SOON) == [Deletion("c", in_flight=True, topic="order")]
     await assert_sound(store)

@@ -56,7 +56,7 @@ async def store(server: ReplicatedServer, lost: Claim) -> AsyncIterator[StoreFix
 
 
 async def delete_and_create(store: StoreFixture) -> None:
-    assert await store.edits.delete(["a"]) == [Deletion("a")]
+    assert await store.edits.delete(["a"]) == [Deletion("a", topic="order")]
     assert await store.tasks.create([a_task(id="a", own_id=True, content="new")]) == [True]
 
 

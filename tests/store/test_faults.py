@@ -120,7 +120,9 @@ class TestFull:
     @pytest.mark.parametrize("bucket", Bucket)
     async def test_it_deletes_from_every_bucket(self, full: StoreFixture, bucket: Bucket) -> None:
         ids = sorted(await ids_in(full, bucket))
-        assert await full.edits.delete(ids) == [Deletion(id, in_flight=bucket is Bucket.UNACK) for id in ids]
+        assert await full.edits.delete(ids) == [
+            Deletion(id, in_flight=bucket is Bucket.UNACK, topic="order") for id in ids
+        ]
         await assert_sound(full, NOW + 20_000)
 
     async def test_moving_nothing_is_no_error(self, full: StoreFixture) -> None:
@@ -288,7 +290,7 @@ class TestLostScripts:
             await ask(store, [("SCRIPT", "FLUSH")])
             await release_due(store, Bucket.ERROR, NOW + LEASE_MS)
         await ask(store, [("SCRIPT", "FLUSH")])
-        assert await store.edits.delete(["a"]) == [Deletion("a")]
+        assert await store.edits.delete(["a"]) == [Deletion("a", topic="order")]
 
 
 class TestPassword:

@@ -73,14 +73,14 @@ class TestInEachBucket:
 
     async def test_a_task_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
         await create_in(store, bucket)
-        assert await store.edits.delete(["a"]) == [Deletion("a", in_flight=bucket is Bucket.UNACK)]
+        assert await store.edits.delete(["a"]) == [Deletion("a", in_flight=bucket is Bucket.UNACK, topic="order")]
         assert await locate(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_a_task_whose_body_cannot_be_read_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
         await create_in(store, bucket)
         await corrupt_body(store, "a")
-        assert await store.edits.delete(["a"]) == [Deletion("a", in_flight=bucket is Bucket.UNACK)]
+        assert await store.edits.delete(["a"]) == [Deletion("a", in_flight=bucket is Bucket.UNACK, topic="order")]
         assert await locate(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
@@ -97,7 +97,7 @@ class TestInEachBucket:
             assert str(answer) == "the task 'a' is dead: it is not pending"
             assert await locate(store, "a") == (Bucket.DEAD, score(bucket))
         else:
-            assert answer == Deletion("a", in_flight=bucket is Bucket.UNACK)
+            assert answer == Deletion("a", in_flight=bucket is Bucket.UNACK, topic="order")
             assert await locate(store, "a") is None
         await assert_sound(store)
 

@@ -219,7 +219,7 @@ class Model:
         if model_task is not None and model_task.bucket is Bucket.DELAY:
             self._refresh_wake_keeping_turn(model_task.shard_topic)
         if model_task is not None:
-            return Deletion(id, in_flight=model_task.bucket is Bucket.UNACK)
+            return Deletion(id, in_flight=model_task.bucket is Bucket.UNACK, topic=model_task.task.topic)
         return Deletion(id, ended=True) if has_ended else None
 
     def update(self, id: str, changes: TaskChanges, now: int) -> str:

@@ -20,7 +20,7 @@ from later.store.keys import Bucket, Keys
 from later.store.scripts import Script
 from later.store.settings import StoreSettings
 from tests.bulk.conftest import lay_out
-from tests.redis_users import commands_of, url_as, user_rules
+from tests.redis_users import commands_of, run_configured_server, url_as, user_rules
 from tests.servers import SERVERS, run_server, shared_server
 
 STORE = Path(later.__file__).parent / "store"
@@ -29,8 +29,25 @@ CONNECTION = {"ping", "role", "select", "client|setname", "evalsha", "evalsha_ro
 """Commands that redis-py and the client need, whatever the verb."""
 CLUSTER = {"cluster|shards", "cluster|slots", "cluster|info", "cluster|myid", "asking", "ssubscribe", "spublish"}
 """Commands that are for the nodes of a cluster."""
-OPERATOR_ONLY = {"config|get", "scan", "pttl", "xrange"}
+POOL = "{later:0}:pool"
+OPERATOR_ONLY = {"scan", "pttl", "xrange"}
 """Commands of `status`, `doctor` and `audit`, which people run."""
+
+BLOCKING = {
+    "blmove": (POOL, POOL, "LEFT", "RIGHT", "1"),
+    "blmpop": ("1", "1", POOL, "LEFT"),
+    "blpop": (POOL, "1"),
+    "brpop": (POOL, "1"),
+    "brpoplpush": (POOL, POOL, "1"),
+    "bzmpop": ("1", "1", POOL, "MIN"),
+    "bzpopmax": (POOL, "1"),
+    "bzpopmin": (POOL, "1"),
+    "wait": ("1", "1"),
+    "waitaof": ("0", "1", "1"),
+    "xread": ("BLOCK", "1", "STREAMS", POOL, "0"),
+    "xreadgroup": ("GROUP", "g", "c", "BLOCK", "1", "STREAMS", POOL, "0"),
+}
+"""The commands that wait in the server, with arguments."""
 
 
 @pytest.fixture
@@ -84,10 +101,22 @@ def test_no_user_may_run_a_command_that_later_never_runs(server: redis.Redis) ->
     used = in_scripts | in_python | CONNECTION | CLUSTER
     for user in user_rules().keys() - {"admin"}:
         assert commands_of(user) <= used, user
+    used -= {"waitaof"}  # which Redis 7.0 does not know: it would not start
     assert commands_of("later-operator") == used, "see deploy/redis.conf"
     for user in DAEMONS:
-        of_api = {"xadd", "subscribe", "ssubscribe", "lrange", "get", "set"} if user == "later-worker" else set()
+        of_api = {"xadd", "subscribe", "ssubscribe", "lrange", "get"} if user == "later-worker" else set()
         assert commands_of(user) == used - OPERATOR_ONLY - of_api, f"see {user} in deploy/redis.conf"
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_of_the_commands_that_wait_users_may_run_those_alone_that_wait_for_replicas(name: str, tmp_path: Path) -> None:
+    waits = {"wait", "waitaof"} if name == "valkey" else {"wait"}  # Debian's Redis is 7.0
+    with run_configured_server(tmp_path, name) as url, redis.Redis.from_url(url_as("admin", url)) as server:
+        known = {command.decode() for command in run(server, "ACL", "CAT", "blocking")}
+        assert known <= BLOCKING.keys(), "each needs a rule in deploy/redis.conf"
+        for user in user_rules().keys() - {"admin"}:
+            allowed = {command for command in known | {"wait"} if may(server, user, command, *BLOCKING[command])}
+            assert allowed == (set() if user == "later-spark" else waits), user
 
 
 def test_the_monitor_may_run_no_command_that_writes(server: redis.Redis) -> None:
@@ -122,7 +151,7 @@ def test_daemons_reach_every_key_that_tasks_and_policies_have(server: redis.Redi
         keys.snapshot, keys.counting, keys.instances, keys.shard_workers, keys.event_counts, keys.event_outbox,
         keys.permits("shop/order"), keys.origin_holds("shop/order"), shard.pool, shard.attempts, shard.outcome,
         shard.done, shard.jobs, shard.expiry, shard.topics, shard.job("j"), *shard.wakes.values(), shard.schedules,
-        shard.schedule_states, shard.firings, shard.schedule_index,
+        shard.schedule_states, shard.firings, shard.schedule_index, shard.barrier,
         *(shard.bucket(bucket, b"shop/order") for bucket in Bucket), keys.history(10_000, 0), keys.history_topics(0),
         keys.sampled_deliveries,
     ]  # fmt: skip

@@ -193,7 +193,7 @@ async def test_what_changes_between_the_read_and_the_script_is_read_again(
         reads += 1
         seen = await read(lookup, ids)
         if reads == 1 and change == "deleted":
-            assert await store.edits.delete(["a"]) == [Deletion("a")]
+            assert await store.edits.delete(["a"]) == [Deletion("a", topic="order")]
         elif reads == 1:
             await store.upserts.upsert([upsert_of(delay=99)])
         return seen
