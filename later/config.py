@@ -23,6 +23,7 @@ from later.option_types import OptionType, key_file
 DEFAULT_FILE = "later.toml"
 RECEIVERS = "receivers"
 """The only table of the file."""
+DEFAULT_DURABILITY_TIMEOUT_MS = 1_000
 DEFAULT_LEASE_MARGIN_MS = 15_000
 """The time by which a lease exceeds a delivery's deadline by default: enough to settle even if the store is slow."""
 MIN_LEASE_MARGIN_MS = 500
@@ -77,6 +78,9 @@ class Config:
     shards: int
     prefix: str
     store_timeout_ms: int
+    durability_timeout_ms: int
+    store_offers: str
+    """`auto`, or the level that each answer of the store has reached."""
     history: bool
     http_client: str
     proxy: str | None = field(repr=False)  # it may contain a password
@@ -209,6 +213,8 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     others = {option.field: values[option.key] for option in OPTIONS if not option.in_policy}
     if others["lease_ms"] is None:
         others["lease_ms"] = policy.timeout_ms + DEFAULT_LEASE_MARGIN_MS
+    if others["durability_timeout_ms"] is None:
+        others["durability_timeout_ms"] = min(DEFAULT_DURABILITY_TIMEOUT_MS, others["store_timeout_ms"] // 2)
     if others["trace_context"] is None:
         others["trace_context"] = "off" if others["otlp"] is None else "keep"
     redis, data = _choose_store(command, settings.get("redis"), settings.get("data"))
@@ -217,6 +223,7 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     config = Config(command=command, policy=policy, receivers=receivers, **others)
     _check_combinations(config, settings)
     _check_events(config, settings)
+    _check_durability(config, settings)
     return config
 
 
@@ -298,6 +305,15 @@ def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> Non
             check_host_and_port(urlsplit(config.proxy).netloc.rpartition("@")[2])
         except ValueError as error:
             raise ConfigError(f"{format_option('proxy')}{settings['proxy'].origin}: {error}") from None
+
+
+def _check_durability(config: Config, settings: Mapping[str, _Setting]) -> None:
+    """Check that the store's answer is not given up while a write waits for its durability. Raises ConfigError."""
+    if config.durability_timeout_ms >= config.store_timeout_ms:
+        own, store = (
+            _format_option(_BY_KEY[key], settings.get(key)) for key in ("durability_timeout", "store_timeout")
+        )
+        raise ConfigError(f"{own}: expected less than {store}")
 
 
 def _check_events(config: Config, settings: Mapping[str, _Setting]) -> None:

@@ -16,6 +16,7 @@ from later.address_types import (
     store_url,
 )
 from later.core.address_guard import parse_network, parse_rule
+from later.core.durability import Durability
 from later.core.past_failures import MAX_FAILURES
 from later.core.policy import (
     MAX_CLAIM_LEASE_MS,
@@ -177,6 +178,12 @@ OPTIONS = (
            "Shards that the data is split into, fixed once the store holds data; 64 or more for a cluster."),
     Option("prefix", "prefix", prefix, DEFAULT_PREFIX, STORE_COMMANDS - {DEV}, "Prefix of every key in the store."),
     _policy_option("remember", duration(0), "7d"),
+    _policy_option("durability", choice(*Durability), "primary"),
+    Option("durability-timeout", "durability_timeout_ms", duration(10, 60_000), None, DAEMON_COMMANDS,
+           "How long a write waits for its durability; less than --store-timeout.",
+           "1s, or half of --store-timeout where that is less"),
+    Option("store-offers", "store_offers", choice("auto", *Durability), "auto", DAEMON_COMMANDS,
+           "Highest durability of the store's own answers; `auto`: as its configuration says, where it may be read."),
     Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE_COMMANDS | {MOVE},
            "How long to wait for the store's answer."),
     Option("history", "history", switch, "on", DAEMON_COMMANDS - {DEV},

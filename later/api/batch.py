@@ -17,9 +17,11 @@ from msgspec import UNSET
 
 from later.api.authorization import CALLER
 from later.api.batch_body import split_items
+from later.api.batch_levels import CreateLevels, confirm_deletes
 from later.api.callback_check import CallbackCheck
 from later.api.due_signals import DueSignals
-from later.api.item_results import count_errors, item_result
+from later.api.durable_writes import DurableWrites
+from later.api.item_results import change_result, count_errors, item_result, stored_item_error
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.problems import error_body
@@ -30,6 +32,7 @@ from later.api.response_schemas import (
     BatchItemError,
     BatchQueryResponse,
     CreateResponse,
+    StoredItemError,
     created_warning,
     deletion_view,
     due_time,
@@ -40,7 +43,8 @@ from later.api.task_creation import carry_out
 from later.api.trace_headers import context_of, context_to_keep
 from later.core.admit import admit
 from later.core.clock import rfc3339
-from later.core.errors import Conflict, Denied, LaterError, PolicyRefusal, Refused, StoreDown
+from later.core.durability import PRIMARY, Durability, parse_durability
+from later.core.errors import Conflict, Denied, LaterError, NotDurable, PolicyRefusal, Refused, StoreDown
 from later.core.if_exists import Creation, creation_of
 from later.core.json_body import parse_draft
 from later.core.policy_scopes import Policies
@@ -76,6 +80,7 @@ class BatchHandlers:
         pending_writes: PendingWrites,
         bytes_in_answers: BytesInAnswers,
         signals: DueSignals,
+        durable_writes: DurableWrites,
         keeps_trace_context: bool,
         span_recorder: SpanRecorder | None,
     ) -> None:
@@ -87,6 +92,7 @@ class BatchHandlers:
         self._pending_writes = pending_writes
         self._bytes_in_answers = bytes_in_answers
         self._signals = signals
+        self._durable_writes = durable_writes
         self._keeps_trace_context = keeps_trace_context
         self._span_recorder = span_recorder
 
@@ -110,7 +116,7 @@ class BatchHandlers:
         run = check_id(query["run"], "run") if "run" in query else None
         if run is not None and job is None:
             raise Refused("run: expected the parameter job with it", "run")
-        dry_run = parse_switch(request.query, "dry_run")
+        dry_run, levels = parse_switch(query, "dry_run"), CreateLevels(self._durable_writes, query.get("durability"))
         items = await _read_items(request)
         with self._pending_writes.reserve(len(items)):
             policies = await self._store.policies.current()
@@ -119,7 +125,7 @@ class BatchHandlers:
             others = dict[int, Creation]()  # those that do not keep what is there, by the identities of their tasks
 
             def admit_item(policies: Policies, item: bytes) -> Task:
-                draft = parse_draft(item)
+                draft = levels.with_asked(parse_draft(item))
                 task = self._store.away_shards.draw(
                     lambda: admit(draft, policies, now, draft.id or new_id(), caller, trace_context=trace)
                 )
@@ -129,28 +135,31 @@ class BatchHandlers:
                 creation = creation_of(draft, task, policies, in_job=job is not None)
                 if creation is not task:
                     others[id(task)] = creation
+                levels.note(draft, task, policies)
                 return task
 
             tasks = await self._admit(items, policies, admit_item)
             for denial in [task for task in tasks if isinstance(task, Denied)]:
                 request.app[AUTHORIZATION].note_denial(request, denial)
             refused = sum(isinstance(task, Refused) for task in tasks)
+            await levels.begin()
             if dry_run:
-                results = [_preview(task) for task in tasks]
+                results: list[CreateResponse | BatchItemError | StoredItemError] = list(map(_preview, tasks))
                 return json_response(
                     BatchCreateResponse(created=0, existing=0, refused=refused, failed=0, results=results)
                 )
-            batch = None
+            batch, counted = None, levels.as_counted(tasks)
             if job is not None:
-                batch = JobBatch(job, batch_digest(items, tasks), refused, now + self._remember_ms, run)
+                batch = JobBatch(job, batch_digest(items, counted), refused, now + self._remember_ms, run)
             create = partial(self._carry_out, others) if others else partial(self._create, batch)
             answers = await _call_for_valid(tasks, create)
-            if batch is not None:
-                with suppress(StoreDown):
-                    await self._store.bulk_jobs.uncount_failed(batch, items, tasks, answers)
         if span is not None:
             span.note_stored()
-        return json_response(self._finish_create(tasks, answers))
+        reached, confirmed = await levels.confirm(tasks, answers)
+        if batch is not None:
+            with suppress(StoreDown):
+                await self._store.bulk_jobs.uncount_failed(batch, items, counted, confirmed)
+        return json_response(self._finish_create(tasks, answers, confirmed, reached))
 
     async def _create(self, batch: JobBatch | None, tasks: Sequence[Task]) -> list[CreateResult | LaterError]:
         """Store tasks, count them into the job of the batch, and signal the new ones."""
@@ -201,11 +210,16 @@ class BatchHandlers:
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """`POST /delete/batch`. With `pending`, leave tasks that are dead or have ended; with `dry_run`, leave all."""
         pending, edits = parse_switch(request.query, "pending"), self._store.edits
-        if parse_switch(request.query, "dry_run"):
+        asked, is_preview = parse_durability(request.query.get("durability")), parse_switch(request.query, "dry_run")
+        changes = await self._durable_writes.begin_change(asked)
+        if is_preview:
             call = edits.preview_delete_pending if pending else edits.preview_delete
         else:
             call = edits.delete_pending if pending else edits.delete
         answers = await self._call_by_id(request, call)
+        reached = PRIMARY
+        if not is_preview:
+            reached, answers = await confirm_deletes(self._durable_writes, answers, asked, changes)
         errors = count_errors(answers)
         deletions = [answer for answer in answers if isinstance(answer, Deletion)]
         ended = sum(deletion.ended for deletion in deletions)
@@ -218,7 +232,8 @@ class BatchHandlers:
                 kept=sum(isinstance(answer, Conflict) for answer in answers) if pending else UNSET,
                 refused=errors.refused,
                 failed=errors.failed,
-                results=[item_result(answer, deletion_view) for answer in answers],
+                durability=UNSET if reached is PRIMARY else reached,
+                results=[change_result(answer, deletion_view) for answer in answers],
             )
         )
 
@@ -258,10 +273,14 @@ class BatchHandlers:
         return validated
 
     def _finish_create(
-        self, tasks: Sequence[Task | Refused], answers: Sequence[CreateResult | LaterError]
+        self,
+        tasks: Sequence[Task | Refused],
+        answers: Sequence[CreateResult | LaterError],
+        confirmed: Sequence[CreateResult | LaterError],
+        reached: Durability,
     ) -> BatchCreateResponse:
-        """Count the items in the metrics, and return the answer."""
-        others = [answer for answer in answers if answer is not True]
+        """Count the items in the metrics, and return the answer; those that missed their level count as failed."""
+        others = [answer for answer in confirmed if answer is not True]
         created = len(answers) - len(others)
         errors = count_errors(others, created)
         conflicts = sum(isinstance(answer, Conflict) for answer in others)
@@ -279,7 +298,13 @@ class BatchHandlers:
             updated=sum(isinstance(answer, UpdatedTask) for answer in others) or UNSET,
             refused=errors.refused + conflicts,
             failed=errors.failed,
-            results=[_create_result(task, answer) for task, answer in zip(tasks, answers, strict=True)],
+            durability=UNSET if reached is PRIMARY else reached,
+            results=[
+                _create_result(task, answer)
+                if answer is confirmed_answer
+                else _missed_result(task, answer, confirmed_answer)
+                for task, answer, confirmed_answer in zip(tasks, answers, confirmed, strict=True)
+            ],
         )
 
 
@@ -321,6 +346,15 @@ def _preview(task: Task | Refused) -> CreateResponse | BatchItemError:
     return CreateResponse(
         id=task.id, due_at=rfc3339(task.execute_at), created=False, warning=created_warning(task, created=True)
     )
+
+
+def _missed_result(
+    task: Task | Refused, answer: CreateResult | LaterError, error: CreateResult | LaterError
+) -> StoredItemError:
+    """Return the result of an item that has not reached its durability."""
+    assert isinstance(task, Task)
+    assert isinstance(error, NotDurable)
+    return stored_item_error(error, task.id, created=answer is True)
 
 
 def _create_result(task: Task | Refused, answer: CreateResult | LaterError) -> CreateResponse | BatchItemError:

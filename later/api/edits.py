@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+import msgspec
 from aiohttp import web
+from msgspec import UNSET
 
 from later.api.audit_records import record_action
 from later.api.authorization import CALLER
 from later.api.callback_check import CallbackCheck
 from later.api.due_signals import DueSignals
+from later.api.durable_writes import DurableWrites
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.move_requests import check_limit, move_answer, parse_cursor, parse_dead_range, parse_purge_ranges
@@ -32,7 +35,8 @@ from later.api.requests import (
 from later.api.topics import parse_topic_scope
 from later.core.audit_event import AuditAction
 from later.core.clock import rfc3339
-from later.core.errors import LaterError, PolicyRefusal
+from later.core.durability import PRIMARY, Durability, parse_durability
+from later.core.errors import Conflict, LaterError, NotFound, PolicyRefusal
 from later.core.policy import MIN_RATE
 from later.core.task_names import id_of
 from later.core.task_view import task_view
@@ -53,6 +57,7 @@ class EditHandlers:
         max_body: int,
         pending_writes: PendingWrites,
         signals: DueSignals,
+        durable_writes: DurableWrites,
     ) -> None:
         self._store = store
         self._check_callback = callback_check.check
@@ -65,7 +70,10 @@ class EditHandlers:
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._signals = signals
-        self._moves = MovesByIds(store=store, pending_writes=pending_writes, signals=signals)
+        self._durable_writes = durable_writes
+        self._moves = MovesByIds(
+            store=store, pending_writes=pending_writes, signals=signals, durable_writes=durable_writes
+        )
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """`POST /update`."""
@@ -76,7 +84,9 @@ class EditHandlers:
         changes.require_any()
         if isinstance(changes.callback, str):
             self._check_callback(changes.callback)
+        asked = parse_durability(changes.durability)
         with self._pending_writes.reserve():
+            server_changes = await self._durable_writes.begin_change(asked)
             policies, now = await self._store.policies.current(), await self._store.time.now()
             edit, size = TaskEdit(name, changes, policies, now.high), len(changes.content or "")
             try:
@@ -84,7 +94,23 @@ class EditHandlers:
             except PolicyRefusal:
                 record = await self._update(edit._replace(policies=await self._store.policies.reread()), size)
         self._signals.task_changed(record)
-        return json_response(task_view(record))
+        return await self._answer_changed(record, asked, server_changes)
+
+    async def _answer_changed(self, record: TaskRecord, asked: Durability, server_changes: int) -> web.StreamResponse:
+        """Answer a change of a task when that has reached its level. Raises NotDurable."""
+        reached = await self._durable_writes.confirm_edit(asked, record.topic, server_changes, record.id)
+        view = task_view(record)
+        return json_response(view if reached is UNSET else msgspec.structs.replace(view, durability=reached))
+
+    async def _unless_done(
+        self, change: Awaitable[TaskRecord], asked: Durability, server_changes: int, id: str
+    ) -> TaskRecord:
+        """Return the changed task; if there was nothing to change, raise that as `DurableWrites.confirm_none` says."""
+        try:
+            return await change
+        except (NotFound, Conflict):
+            await self._durable_writes.confirm_none(asked, server_changes, id)
+            raise
 
     async def run_now(self, request: web.Request) -> web.StreamResponse:
         """`POST /run-now`."""
@@ -92,12 +118,13 @@ class EditHandlers:
         check_run_now_request(body)
         if body.ids is not None:
             names = self._moves.admit(request, body.ids)
-            return json_response(await self._moves.carry_out(names, self._store.edits.run_now))
-        name = request[CALLER].task_name(body.id or "")
+            return json_response(await self._moves.carry_out(names, self._store.edits.run_now, body.durability))
+        name, asked = request[CALLER].task_name(body.id or ""), parse_durability(body.durability)
         with self._pending_writes.reserve():
-            record = await self._run_now(name)
+            server_changes = await self._durable_writes.begin_change(asked)
+            record = await self._unless_done(self._run_now(name), asked, server_changes, id_of(name))
         self._signals.task_changed(record)
-        return json_response(task_view(record))
+        return await self._answer_changed(record, asked, server_changes)
 
     async def redrive(self, request: web.Request) -> web.StreamResponse:
         """`POST /redrive`."""
@@ -108,16 +135,20 @@ class EditHandlers:
         if body.ids is not None:
             names = self._moves.admit(request, body.ids)
             with self._record_action(request, AuditAction.DEAD_REDRIVEN) as details:
-                return json_response(await self._moves.carry_out(names, self._store.edits.redrive, details))
-        name = request[CALLER].task_name(body.id or "")
+                return json_response(
+                    await self._moves.carry_out(names, self._store.edits.redrive, body.durability, details)
+                )
+        name, asked = request[CALLER].task_name(body.id or ""), parse_durability(body.durability)
+        server_changes = await self._durable_writes.begin_change(asked)
         with (
             self._record_action(request, AuditAction.DEAD_REDRIVEN, id=id_of(name)) as details,
             self._pending_writes.reserve(),
         ):
-            record = await self._redrive(name)
+            record = await self._unless_done(self._redrive(name), asked, server_changes, id_of(name))
             details["topic"] = record.topic
         self._signals.task_changed(record)
-        return json_response({"redriven": 1})
+        reached = await self._durable_writes.confirm_edit(asked, record.topic, server_changes, record.id)
+        return json_response({"redriven": 1} if reached is UNSET else {"redriven": 1, "durability": reached})
 
     async def _redrive_topic(self, request: web.Request, body: RedriveRequest) -> web.StreamResponse:
         """Redrive the dead tasks of a topic."""
@@ -126,6 +157,8 @@ class EditHandlers:
         dead = parse_dead_range(topic, body, cursor)
         if body.rate is not None and not body.rate >= MIN_RATE:
             raise refusal("rate", body.rate, EXPECTED["rate"])
+        await self._store.policies.current()
+        level, server_changes = await self._durable_writes.begin_in(body.durability, topic)
         now = (await self._store.time.now()).high
         died_before = min(now if cursor is None else cursor.died_before, now if dead.before is None else dead.before)
         dead = dead._replace(before=died_before)
@@ -145,7 +178,11 @@ class EditHandlers:
             details["tasks"] = result.moved
         if result.moved:
             self._signals.tasks_moved(topic, now, result.moved)
-        return json_response(move_answer("redriven", result, died_before))
+        answer = move_answer("redriven", result, died_before)
+        if level is not PRIMARY:
+            await self._durable_writes.confirm(level, server_changes)
+            answer["durability"] = level
+        return json_response(answer)
 
     async def purge(self, request: web.Request) -> web.StreamResponse:
         """`POST /topics/{topic}/purge`."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import structlog
+from msgspec import UNSET, UnsetType
 
 from later.api.problems import error_body
-from later.api.response_schemas import BatchItemError
-from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreFault
+from later.api.response_schemas import BatchItemError, StoredItemError
+from later.core.errors import Conflict, LaterError, NotDurable, NotFound, Refused, StoreFault
 
 log = structlog.get_logger()
 
@@ -34,7 +36,8 @@ def count_errors(answers: Sequence[object], done: int = 0) -> ErrorCounts:
     missing = sum(isinstance(answer, NotFound) for answer in answers)
     refused = sum(isinstance(answer, Refused) for answer in answers)
     failures = [a for a in answers if isinstance(a, LaterError) and not isinstance(a, NotFound | Refused | Conflict)]
-    if failures and len(failures) + refused == len(answers) + done:
+    is_any_stored = any(isinstance(failure, NotDurable) for failure in failures)
+    if failures and not is_any_stored and len(failures) + refused == len(answers) + done:
         raise failures[0]
     faults = [failure for failure in failures if isinstance(failure, StoreFault)]
     if faults:
@@ -45,3 +48,18 @@ def count_errors(answers: Sequence[object], done: int = 0) -> ErrorCounts:
 def item_result(answer: Answer | LaterError, view: Callable[[Answer], View]) -> View | BatchItemError:
     """Return an item's answer as it is shown, or its error."""
     return BatchItemError(error_body(answer)) if isinstance(answer, LaterError) else view(answer)
+
+
+def change_result(
+    answer: Answer | LaterError, view: Callable[[Answer], View]
+) -> View | BatchItemError | StoredItemError:
+    """Return the answer of an item that changes a task as it is shown, or its error."""
+    if isinstance(answer, NotDurable) and answer.id is not None:
+        return stored_item_error(answer, answer.id)
+    return item_result(answer, view)
+
+
+def stored_item_error(error: NotDurable, id: str, created: bool | UnsetType = UNSET) -> StoredItemError:
+    """Return the result of an item that was carried out, but has not reached its durability."""
+    body = msgspec.structs.replace(error_body(error), id=UNSET)
+    return StoredItemError(id=id, created=created, error=body)

@@ -7,17 +7,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
+from msgspec import UNSET
 
 from later.api.authorization import CALLER
 from later.api.due_signals import DueSignals
-from later.api.item_results import count_errors, item_result
+from later.api.durable_writes import DurableWrites
+from later.api.item_results import change_result, count_errors
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_ids
 from later.api.response_schemas import MovedTask, MovedTasksResponse
 from later.api.routes import AUTHORIZATION
 from later.core.clock import rfc3339
-from later.core.errors import Conflict, InFlight, LaterError, Refused
+from later.core.durability import PRIMARY, Durability, parse_durability
+from later.core.errors import Conflict, InFlight, LaterError, NotFound, Refused
 from later.core.policy_scopes import namespace_from_topic
+from later.core.task_names import id_of
 from later.store.open import Store
 from later.store.types import TaskRecord
 
@@ -30,7 +34,10 @@ MAX_SHOWN_TOPICS = 10
 class MovesByIds:
     """Makes tasks due that a request names by their ids."""
 
-    def __init__(self, *, store: Store, pending_writes: PendingWrites, signals: DueSignals) -> None:
+    def __init__(
+        self, *, store: Store, pending_writes: PendingWrites, signals: DueSignals, durable_writes: DurableWrites
+    ) -> None:
+        self._durable_writes = durable_writes
         self._store = store
         self._pending_writes = pending_writes
         self._signals = signals
@@ -46,17 +53,24 @@ class MovesByIds:
         return names
 
     async def carry_out(
-        self, names: Sequence[str | Refused], move: Move, details: dict[str, Any] | None = None
+        self,
+        names: Sequence[str | Refused],
+        move: Move,
+        durability: str | None = None,
+        details: dict[str, Any] | None = None,
     ) -> MovedTasksResponse:
         """Make these tasks due, and return what became of each. An audit event gets `details` of those that were moved.
 
-        A task that is named twice is moved once.
+        A task that is named twice is moved once. The moves have the level `durability`, or that of the policies.
 
         Raises:
+            Refused: the store does not offer that level, and no task was moved.
             StoreDown: no task was moved, or it is not known whether one was.
         """
         valid = list(dict.fromkeys(name for name in names if isinstance(name, str)))
+        asked = parse_durability(durability)
         with self._pending_writes.reserve(len(names)):
+            changes = await self._durable_writes.begin_change(asked)
             now = (await self._store.time.now()).high
             found = dict(zip(valid, await move(valid, now), strict=True))
         records = [record for record in found.values() if isinstance(record, TaskRecord)]
@@ -65,12 +79,17 @@ class MovesByIds:
             self._signals.topics_moved(moved, now, [record.id for record in records])
         if details is not None:
             details.update(_audit_details(moved))
+        items = [(id_of(name), answer) for name, answer in found.items()]
+        reached, missed = await self._durable_writes.confirm_items(
+            items, asked, changes, unchanged=(NotFound, Conflict)
+        )
+        found |= {name: error for name, error in zip(found, missed, strict=True) if error is not None}
         answers = [name if isinstance(name, Refused) else found[name] for name in names]
-        return _response(answers, [*found.values(), *(name for name in names if isinstance(name, Refused))])
+        return _response(answers, [*found.values(), *(name for name in names if isinstance(name, Refused))], reached)
 
 
 def _response(
-    answers: Sequence[TaskRecord | LaterError], distinct: Sequence[TaskRecord | LaterError]
+    answers: Sequence[TaskRecord | LaterError], distinct: Sequence[TaskRecord | LaterError], reached: Durability
 ) -> MovedTasksResponse:
     """Return the response of these answers in order; each task is once among the `distinct` ones.
 
@@ -86,7 +105,8 @@ def _response(
         refused=errors.refused + conflicts - in_flight,
         in_flight=in_flight,
         failed=errors.failed,
-        results=[item_result(answer, _moved_task) for answer in answers],
+        durability=UNSET if reached is PRIMARY else reached,
+        results=[change_result(answer, _moved_task) for answer in answers],
     )
 
 

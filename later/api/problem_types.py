@@ -16,6 +16,7 @@ from later.core.errors import (
     LaterError,
     NotAlive,
     NotAllowed,
+    NotDurable,
     NotFound,
     NotKnown,
     NotReady,
@@ -170,6 +171,13 @@ STORE_FULL = ProblemType(
     "The store's memory is full. Nothing new is stored; deliveries go on, and make room.",
     "Send the same request again later. The operator gives the store more memory (maxmemory).",
 )  # fmt: skip
+NOT_DURABLE = ProblemType(
+    "not-durable", 503, "Stored, but not as durably as asked for",
+    "The write was made and stays, but has not reached the durability that was asked for within --durability-timeout.\n"
+    "`stored` is true, `durability` is the level that it has reached, and `id` names the task.",
+    "Send the same request again, after Retry-After, with that `id`: the level is waited for anew, and nothing is\n"
+    "created twice. The operator looks at the replicas: later status",
+)  # fmt: skip
 STORE_MISMATCH = ProblemType(
     "store-mismatch", 503, "The store does not fit",
     "The store was made by another version or with other options, or its settings would lose tasks.",
@@ -206,7 +214,7 @@ PROBLEM_TYPES = {
     for type in (
         REFUSED, NO_KEY, NOT_ALLOWED, TOO_OFTEN, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, NO_SUCH_SCHEDULE, SLOW_BODY,
         IN_FLIGHT, EXISTS, CHANGED, PUSHED_TOPIC, TOO_MANY_SECRETS, TOO_MANY_SCHEDULES, TOO_LARGE, UNSUPPORTED, FAULT,
-        STORE_AWAY, STORE_FULL, STORE_MISMATCH, NOT_READY, NOT_ALIVE, TOO_MANY_WAITING, TOO_MANY_WAITERS,
+        STORE_AWAY, STORE_FULL, NOT_DURABLE, STORE_MISMATCH, NOT_READY, NOT_ALIVE, TOO_MANY_WAITING, TOO_MANY_WAITERS,
     )
 }  # fmt: skip
 """All types, by name."""
@@ -234,6 +242,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (TooManyWaiting, TOO_MANY_WAITING),
     (TooManyWaiters, TOO_MANY_WAITERS),
     (StoreDown, STORE_AWAY),
+    (NotDurable, NOT_DURABLE),
     (StoreMismatch, STORE_MISMATCH),
     (NotReady, NOT_READY),
     (NotAlive, NOT_ALIVE),

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from later.api.json_response import DATA_HEADERS
 from later.api.problem_types import CROSS_SITE, FAULT, SLOW_BODY, TOO_LARGE, UNSUPPORTED, ProblemType, problem_type
 from later.api.requests import ACCEPTED_ENCODINGS
-from later.core.errors import Denied, LaterError, NotFound, NotKnown, Refused, StoreDown, TooOften
+from later.core.errors import Denied, LaterError, NotDurable, NotFound, NotKnown, Refused, StoreDown, TooOften
 
 RETRY_AFTER_S = "1"
 INTERNAL_ERROR = "this is a fault of later's own: its log says more"
@@ -30,7 +30,8 @@ log = structlog.get_logger()
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     """An error in an answer. `field` is the part of the request that is wrong; `ended` is as in `NotFound`.
 
-    `unknown` is true if the request may have been carried out all the same.
+    `unknown` is true if the request may have been carried out all the same. `stored` is true if it was, but has only
+    reached this `durability`; then `id` is that of the task.
     """
 
     status: int
@@ -38,6 +39,9 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     field: str | UnsetType = UNSET
     ended: bool | UnsetType = UNSET
     unknown: bool | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    stored: bool | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +54,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     field: str | UnsetType = UNSET
     ended: bool | UnsetType = UNSET
     unknown: bool | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    stored: bool | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
     incident: str | UnsetType = UNSET
 
 
@@ -134,6 +141,9 @@ def error_body(error: LaterError) -> ErrorBody:
         field=error.field if isinstance(error, Refused) and error.field is not None else UNSET,
         ended=(isinstance(error, NotFound) and error.ended) or UNSET,
         unknown=(isinstance(error, StoreDown) and error.unknown) or UNSET,
+        id=error.id or UNSET if isinstance(error, NotDurable) else UNSET,
+        stored=isinstance(error, NotDurable) or UNSET,
+        durability=error.reached if isinstance(error, NotDurable) else UNSET,
     )
 
 
@@ -163,6 +173,9 @@ def problem_response(
         field=error.field,
         ended=error.ended,
         unknown=error.unknown,
+        id=error.id,
+        stored=error.stored,
+        durability=error.durability,
         incident=incident,
     )
     response = ProblemResponse(

@@ -13,6 +13,7 @@ from aiohttp.http import HttpVersion11
 
 from later.core import validation
 from later.core.caller import Caller
+from later.core.durability import Durability, parse_durability
 from later.core.edit import TaskChanges
 from later.core.errors import Refused, SlowBody, TooLarge, UnknownExpectation, Unsupported
 from later.core.json_body import body_parser, parse_object, unknown_field
@@ -183,11 +184,19 @@ class IdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
 
 
+class DeleteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a delete."""
+
+    id: str | None = None
+    durability: str | None = None
+
+
 class RunNowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a run-now: one task, or several."""
 
     id: str | None = None
     ids: list[str] | None = None
+    durability: str | None = None
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -224,6 +233,7 @@ class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     limit: int | None = None
     cursor: str | None = None
     dry_run: bool | None = None
+    durability: str | None = None
 
 
 class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -245,6 +255,7 @@ parse_run_now_request = body_parser(RunNowRequest, EXPECTED)
 parse_redrive_request = body_parser(RedriveRequest, EXPECTED)
 parse_purge_request = body_parser(PurgeRequest, EXPECTED)
 _parse_id_request = body_parser(IdRequest, EXPECTED)
+_parse_delete_request = body_parser(DeleteRequest, EXPECTED)
 
 
 def parse_id(body: bytes, caller: Caller) -> str:
@@ -253,6 +264,14 @@ def parse_id(body: bytes, caller: Caller) -> str:
     if id is None:
         raise refusal("id", None)
     return caller.task_name(id)
+
+
+def parse_delete_request(body: bytes, caller: Caller) -> tuple[str, Durability]:
+    """Return the name of the task that a caller's body names by its id, and the level of its delete. Raises Refused."""
+    request = _parse_delete_request(body)
+    if request.id is None:
+        raise refusal("id", None)
+    return caller.task_name(request.id), parse_durability(request.durability)
 
 
 def parse_ids(ids: Sequence[str], caller: Caller) -> list[str | Refused]:
@@ -288,7 +307,7 @@ def check_redrive_request(body: RedriveRequest) -> None:
         return
     by, words = ("id", "an id") if body.ids is None else ("ids", "ids")
     for field in RedriveRequest.__struct_fields__:
-        if field != by and getattr(body, field) is not None:
+        if field not in (by, "durability") and getattr(body, field) is not None:
             raise Refused(f"{field}: expected either {words} alone, or a topic, got both", field)
 
 

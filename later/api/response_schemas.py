@@ -18,7 +18,8 @@ from later.store.types import CreateResult, Deletion
 class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a create. `due_at` is that of the task that is there now, and absent if it is dead or has ended.
 
-    `updated` is true if that task was there before, and was edited.
+    `updated` is true if that task was there before, and was edited. `durability` is the level that was reached,
+    and left out if only `primary` was asked for.
     """
 
     id: str
@@ -26,14 +27,19 @@ class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
     created: bool | UnsetType = UNSET
     updated: bool | UnsetType = UNSET
     warning: str | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
 
 
 class DeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a delete. `in_flight` and `ended` are as in `Deletion`, and left out if they are false."""
+    """The answer to a delete. `in_flight` and `ended` are as in `Deletion`, and left out if they are false.
+
+    `durability` is as in `CreateResponse`.
+    """
 
     id: str
     in_flight: bool | UnsetType = UNSET
     ended: bool | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
 
 
 class ListResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +55,22 @@ class BatchItemError(msgspec.Struct, frozen=True):
     error: ErrorBody
 
 
-class BatchCreateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `/create/batch`. `failed` counts items that could not be stored now.
+class StoredItemError(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an item that was carried out, but has not reached its durability in time.
 
-    `updated` counts those of the existing tasks that were edited, and is left out if there are none.
+    `created` is that of a create.
+    """
+
+    id: str
+    created: bool | UnsetType = UNSET
+    error: ErrorBody
+
+
+class BatchCreateResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/create/batch`. `failed` counts items that could not be stored now, or not as durably as asked.
+
+    `updated` counts those of the existing tasks that were edited, and is left out if there are none. `durability` is
+    the highest level that was asked for and reached; it is left out if that is `primary`.
     """
 
     created: int
@@ -60,7 +78,8 @@ class BatchCreateResponse(msgspec.Struct, frozen=True, kw_only=True):
     updated: int | UnsetType = UNSET
     refused: int
     failed: int
-    results: list[CreateResponse | BatchItemError]
+    durability: str | UnsetType = UNSET
+    results: list[CreateResponse | BatchItemError | StoredItemError]
 
 
 class BatchQueryResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +100,7 @@ class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `/delete/batch`.
 
     `in_flight` counts those of the deleted tasks that were in flight, `ended` the ids of ended tasks that were
-    forgotten. With `pending`, `kept` counts dead tasks, which are not deleted.
+    forgotten. With `pending`, `kept` counts dead tasks, which are not deleted. `durability` is as for creates.
     """
 
     deleted: int
@@ -91,7 +110,8 @@ class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
     kept: int | UnsetType = UNSET
     refused: int
     failed: int
-    results: list[DeleteResponse | BatchItemError]
+    durability: str | UnsetType = UNSET
+    results: list[DeleteResponse | BatchItemError | StoredItemError]
 
 
 class MovedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +125,7 @@ class MovedTasksResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `/run-now` and `/redrive` with `ids`. An id that stands twice is counted once.
 
     `refused` counts ids that are none, and tasks whose state does not allow it, but those in flight; `failed` tasks of
-    which that is not known now.
+    which that is not known now. `durability` is as for creates in a batch.
     """
 
     moved: int
@@ -113,7 +133,8 @@ class MovedTasksResponse(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     in_flight: int
     failed: int
-    results: list[MovedTask | BatchItemError]
+    durability: str | UnsetType = UNSET
+    results: list[MovedTask | BatchItemError | StoredItemError]
 
 
 class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,6 +255,11 @@ def claimed_task_view(pulled: PulledTask) -> ClaimedTaskView:
     )
 
 
-def deletion_view(deletion: Deletion) -> DeleteResponse:
-    """Return the view of a deletion: what the task was when it was deleted."""
-    return DeleteResponse(id=deletion.id, in_flight=deletion.in_flight or UNSET, ended=deletion.ended or UNSET)
+def deletion_view(deletion: Deletion, durability: str | UnsetType = UNSET) -> DeleteResponse:
+    """Return the view of a deletion: what the task was when it was deleted, and the level that was reached."""
+    return DeleteResponse(
+        id=deletion.id,
+        in_flight=deletion.in_flight or UNSET,
+        ended=deletion.ended or UNSET,
+        durability=durability,
+    )

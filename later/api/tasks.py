@@ -11,18 +11,21 @@ from msgspec import UNSET
 from later.api.authorization import CALLER
 from later.api.callback_check import CallbackCheck
 from later.api.due_signals import DueSignals
+from later.api.durable_writes import DurableWrites
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
-from later.api.requests import parse_id, read_body
+from later.api.requests import parse_delete_request, parse_id, read_body
 from later.api.response_schemas import CreateResponse, created_warning, deletion_view, due_time
 from later.api.task_creation import carry_out_counted, create_tasks
 from later.api.trace_headers import context_of, context_to_keep
 from later.core.admit import admit
 from later.core.caller import Caller
-from later.core.errors import PolicyRefusal, Refused
+from later.core.durability import PRIMARY, Durability
+from later.core.errors import Conflict, NotFound, PolicyRefusal, Refused
 from later.core.if_exists import Creation, creation_of, task_of
 from later.core.json_body import parse_draft
 from later.core.task import Draft, Task, new_id
+from later.core.task_names import id_of
 from later.core.task_view import task_view
 from later.metrics import Metrics
 from later.store.group_commit import NodeGroups
@@ -45,6 +48,7 @@ class TaskHandlers:
         max_body: int,
         pending_writes: PendingWrites,
         signals: DueSignals,
+        durable_writes: DurableWrites,
         keeps_trace_context: bool,
         span_recorder: SpanRecorder | None,
     ) -> None:
@@ -61,6 +65,7 @@ class TaskHandlers:
         )
         self._query = NodeGroups(store.lookup.query, node_of, queue_timeout_s=timeout_s)
         self._delete = NodeGroups(store.edits.delete, node_of, queue_timeout_s=timeout_s)
+        self._durable_writes = durable_writes
         self._metrics = metrics
         self._check_callback = callback_check.check
         self._max_body = max_body
@@ -86,28 +91,39 @@ class TaskHandlers:
             with self._pending_writes.reserve():
                 task = await self._admit(draft, request[CALLER], trace)
                 self._check_callback(task.callback)
+                level, changes = await self._durable_writes.begin_in(draft.durability, task.topic)
                 if span is not None:
                     task = span.join(task)
-                if draft.if_exists is None:
-                    result = await self._create(task, len(task.content))
-                else:
-                    creation = creation_of(draft, task, self._store.policies.latest)
-                    result = await self._carry_out(creation, len(task.content))
+                result = await self._store_task(draft, task, level, changes)
         except Refused:
             self._metrics.tasks_refused.inc()
             raise
         if span is not None:
             span.note_stored()
+        if level is not PRIMARY:
+            await self._durable_writes.confirm(level, changes, task.id)
         created = result is True
         return json_response(
             CreateResponse(
                 id=task.id,
                 due_at=due_time(task, result),
-                created=created if task.own_id else UNSET,
+                created=UNSET if draft.id is None else created,
                 updated=isinstance(result, UpdatedTask) or UNSET,
                 warning=created_warning(task, created),
+                durability=UNSET if level is PRIMARY else level,
             )
         )
+
+    async def _store_task(self, draft: Draft, task: Task, level: Durability, changes: int) -> CreateResult:
+        """Create a task, or do what its draft says if there is one with its id."""
+        if draft.if_exists is None:
+            return await self._create(task, len(task.content))
+        creation = creation_of(draft, task, self._store.policies.latest)
+        try:
+            return await self._carry_out(creation, len(task.content))
+        except Conflict:  # with what an earlier attempt may have made
+            await self._durable_writes.confirm(level, changes, task.id)
+            raise
 
     async def _admit(self, draft: Draft, caller: Caller, trace: bytes) -> Task:
         """Return the task that a draft requests; what a policy refuses is judged again by one read anew."""
@@ -131,7 +147,13 @@ class TaskHandlers:
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """`POST /delete`."""
-        id = parse_id(await read_body(request, self._max_body), request[CALLER])
+        id, asked = parse_delete_request(await read_body(request, self._max_body), request[CALLER])
         with self._pending_writes.reserve():
-            deletion = await self._delete(id)
-        return json_response(deletion_view(deletion))
+            changes = await self._durable_writes.begin_change(asked)
+            try:
+                deletion = await self._delete(id)
+            except NotFound:
+                await self._durable_writes.confirm_none(asked, changes, id_of(id))
+                raise
+        reached = await self._durable_writes.confirm_edit(asked, deletion.topic, changes, deletion.id)
+        return json_response(deletion_view(deletion, reached))

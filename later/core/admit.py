@@ -6,6 +6,7 @@ import math
 
 from later.core.callback_url import check_callback
 from later.core.caller import ANYBODY, Caller
+from later.core.durability import PRIMARY, REMEMBER_MS, Durability, highest, parse_durability
 from later.core.errors import PolicyRefusal, Refused
 from later.core.ordered_ids import order_id
 from later.core.policy import PULL, DelayMode, Policy
@@ -58,6 +59,7 @@ def admit(
     policy = policies.for_topic(topic)
     execute_at = resolve_execute_at(draft, policy, now)
     ttl_ms = resolve_ttl_ms(draft.ttl, policy)
+    may_repeat = draft.id is None and resolve_durability(draft.durability, policy) is not PRIMARY
     callback, is_pulled = draft.callback, policy.deliver is PULL
     if draft.id is not None:
         id = caller.own_id(draft.id)
@@ -67,7 +69,7 @@ def admit(
         id = fresh_id
     return Task(
         id=id,
-        own_id=draft.id is not None,
+        own_id=draft.id is not None or may_repeat,
         topic=topic,
         callback=resolve_callback(callback, policy) if is_pulled or callback is None else check_callback(callback),
         content=check_content(draft.content),
@@ -77,8 +79,8 @@ def admit(
         created_at=now,
         execute_at=execute_at,
         expires_at=None if ttl_ms is None else now + ttl_ms,
-        remember_ms=None if draft.remember is None else resolve_remember_ms(draft.remember, draft.id),
-        is_namespaced_uuid=caller.namespace is not None and draft.id is not None and "/" not in id,
+        remember_ms=_remember_ms(draft, may_repeat=may_repeat),
+        is_namespaced_uuid=caller.namespace is not None and (draft.id is not None or may_repeat) and "/" not in id,
         trace_context=trace_context and _without_own_context(draft, trace_context),
     )
 
@@ -160,6 +162,17 @@ def resolve_ttl_ms(ttl: float | None, policy: Policy) -> int | None:
     if not 0 < ttl < math.inf:
         raise refusal("ttl", ttl)
     return min(to_milliseconds(ttl), MAX_TTL_MS)
+
+
+def _remember_ms(draft: Draft, *, may_repeat: bool) -> int | None:
+    if draft.remember is None:
+        return REMEMBER_MS if may_repeat else None
+    return resolve_remember_ms(draft.remember, draft.id)
+
+
+def resolve_durability(durability: str | None, policy: Policy) -> Durability:
+    """Return the level that a request and its topic's policy ask for: the higher one. Raises Refused."""
+    return policy.durability if durability is None else highest(parse_durability(durability), policy.durability)
 
 
 def resolve_remember_ms(remember: float, own_id: str | None) -> int:

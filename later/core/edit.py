@@ -31,6 +31,7 @@ class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     retry: int | None = None
     ttl: float | UnsetType | None = UNSET
     context: dict[str, str] | None = None
+    durability: str | None = None
 
     @property
     def sets_due_time(self) -> bool:
@@ -46,7 +47,7 @@ class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def require_any(self) -> None:
         """Raise Refused if there are no changes."""
         if self.callback is UNSET and not self.sets_others:
-            fields = ", ".join(name for name in self.__struct_fields__ if name != "id")
+            fields = ", ".join(name for name in self.__struct_fields__ if name not in ("id", "durability"))
             raise Refused(f"expected something to change: {fields}; got none of these")
 
 

@@ -186,6 +186,19 @@ class StoreFull(StoreDown):
     """The environment's fault: the store's memory is full."""
 
 
+class NotDurable(LaterError):
+    """The environment's fault: a write was made, but has not reached the durability that was asked for in time.
+
+    It is not undone, because another copy may have it: it may be repeated with the same id. `reached` is the level that
+    it has reached. `id` is that of the task; None stands for all tasks of a request.
+    """
+
+    def __init__(self, text: str, *, reached: str, id: str | None = None) -> None:
+        super().__init__(text)
+        self.reached = reached
+        self.id = id
+
+
 class TooManyWaiting(StoreDown):
     """The environment's fault: too many requests wait already, for the store or for their answers to be sent."""
 

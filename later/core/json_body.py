@@ -18,7 +18,7 @@ from later.core.field_names import suggest_field
 from later.core.task import Draft
 from later.core.validation import EXPECTED, MAX_EXACT, escape_name, format_value, refusal, utf8_size
 
-RESERVED_FIELDS = frozenset(["method", "raw", "tags", "timeout", "cron", "backoff", "group", "durability"])
+RESERVED_FIELDS = frozenset(["method", "raw", "tags", "timeout", "cron", "backoff", "group"])
 """Names of fields that a later version may take."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

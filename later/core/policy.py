@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from later.core.durability import Durability
 from later.core.errors import Refused
 from later.core.field_names import suggest_field
 from later.core.validation import (
@@ -79,7 +80,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     `claim_lease_ms` and `max_claims` are for topics whose tasks consumers claim: a `max_claims` of 0 means as many as
     deliveries may lose their leases in a row. A task that dies moves to the topic `dead_to`, with a ttl of
     `dead_ttl_ms` (0: without one); if that is "", it is kept in the bucket `dead`. When a task dies, or is done, the
-    topic `on_dead`, or `on_done`, gets a follow-up task ("": none does).
+    topic `on_dead`, or `on_done`, gets a follow-up task ("": none does). A write is acknowledged at the level
+    `durability`.
     """
 
     default_delay_ms: int = 0
@@ -108,6 +110,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     remember_ms: int = 604_800_000
     on_dead: str = ""
     on_done: str = ""
+    durability: Durability = Durability.PRIMARY
 
     @property
     def is_held(self) -> bool:
@@ -430,6 +433,14 @@ POLICY_FIELDS = {
             ValueKind.TOPIC,
             _TOPIC_OR_NONE,
             'Topic of the same namespace that gets a task when one is done, due at once; "": none does.',
+        ),
+        PolicyField(
+            "durability",
+            ValueKind.CHOICE,
+            EXPECTED["durability"],
+            "Where a write is before it is acknowledged: the primary as it is, its disk, also a replica, or also a "
+            "replica's disk. The highest counts of what the daemon, a policy and a request say.",
+            enum=Durability,
         ),
     )
 }

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from later.core.durability import Durability, highest
 from later.core.errors import Refused
 from later.core.parted_map import Part, PartedMap, PartedMapBuilder
 from later.core.policy import POLICY_FIELDS, Deliver, Policy, PolicyValue, plain_number
@@ -85,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):  # th
             with suppress(ValueError, OverflowError, Refused):  # one bad value must not stop every topic
                 if field is not None:
                     values[field.attribute] = field.parse(value)
+        if "durability" in values:  # a topic asks for more than its namespace, never for less
+            values["durability"] = highest(values["durability"], policy.durability)
         return msgspec.structs.replace(policy, **values)
 
 
@@ -104,6 +107,8 @@ class SettingsSummary(NamedTuple):
     """The topics to which their dead tasks move."""
     follow_up_scopes: frozenset[PolicyScope]
     """The topics that get a task when one of theirs ends, and the namespaces of these topics."""
+    durabilities: frozenset[str]
+    """The levels of durability that they ask for."""
     shortest_dead_keep_ms: int | None
     """The shortest time that any of them keeps its dead tasks; None if none says so."""
 
@@ -120,6 +125,7 @@ def _summarize(level: Level, values: Mapping[str, Settings]) -> SettingsSummary:
         queues=sorted(name for name, fields in with_fields if "deliver" in fields),
         dead_letter_topics=frozenset(str(fields["dead_to"]) for _, fields in with_fields if fields.get("dead_to")),
         follow_up_scopes=frozenset(topics).union(namespace_scope(namespace_from_topic(topic)) for topic in follow_ups),
+        durabilities=frozenset(str(fields["durability"]) for _, fields in with_fields if "durability" in fields),
         shortest_dead_keep_ms=min((keep for keep in keeps if keep is not None), default=None),
     )
 
@@ -321,6 +327,12 @@ class Policies:
         if self.daemon.rate or self.daemon.concurrency or self.daemon.paused:
             return True
         return any(part.summary.has_limits for part in self.settings.parts)
+
+    @cached_property
+    def highest_durability(self) -> Durability:
+        """The highest level that any policy asks for. While that is `primary`, none need be looked up for it."""
+        asked = frozenset[str]().union(*(part.summary.durabilities for part in self.settings.parts))
+        return reduce(highest, (level for level in Durability if level in asked), self.daemon.durability)
 
     @cached_property
     def has_pulled(self) -> bool:

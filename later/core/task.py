@@ -42,6 +42,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     remember: float | None = None
     context: dict[str, str] | None = None
     if_exists: str | None = None
+    durability: str | None = None
 
 
 class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -78,7 +79,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     own_id: bool
-    """True if the caller chose the id. Such an id is remembered for a while after the task has ended."""
+    """True if the caller chose the id, or may have to repeat the create with it. It is remembered after the end."""
     topic: str
     callback: str
     """"" if it has none: then consumers claim it, or the one of its topic's policy is called when it is due."""

@@ -91,6 +91,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: str | UnsetType = UNSET
     dead_letter: DeadLetterView | UnsetType = UNSET
     failures: list[FailureView] | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
+    """The level that a change has reached, in its answer."""
 
 
 def task_view(record: StoredRecord) -> TaskView:

@@ -18,6 +18,7 @@ from later.api.authorization import Authorization, NoScope
 from later.api.clock_moves import MoveClock
 from later.api.console_sessions import ConsoleSessions, SessionCookie
 from later.api.cross_site import CrossSiteProtection
+from later.api.durable_writes import DurableWrites
 from later.api.health import HealthSource
 from later.api.routes import Route
 from later.api.server import Runner
@@ -54,6 +55,7 @@ class HttpServer:
         health: HealthSource,
         *,
         guard: AddressGuard,
+        durable_writes: DurableWrites,
         most_connections: int,
         wake_delay_ticker: Callable[[int, Sequence[str]], None],
         read_snapshot: ReadSnapshot,
@@ -77,6 +79,7 @@ class HttpServer:
             count_refused=metrics.connections_refused.inc,
             certificate=self._certificate,
         )
+        self._durable_writes = durable_writes
         app = self._build_app(health, guard, wake_delay_ticker, read_snapshot, move_clock, span_recorder)
         if config.access_log != "off":
             app[ACCESS_LOG] = AccessLog(
@@ -134,6 +137,7 @@ class HttpServer:
             store=self._store,
             metrics=self._metrics,
             guard=guard,
+            durable_writes=self._durable_writes,
             authorization=authorization,
             cross_site_protection=self._cross_site_protection,
             health=health,

@@ -27,6 +27,7 @@ from later.core.policy import Sign
 from later.daemon.census import Census
 from later.daemon.clock_mover import ClockMover
 from later.daemon.clock_watch import ClockWatch
+from later.daemon.durability_report import build_durable_writes, report_missing_levels
 from later.daemon.event_sending import build_event_writer, check_events_url
 from later.daemon.guard import build_guard, why_guard_is_off
 from later.daemon.heartbeat_sender import HeartbeatSender
@@ -116,6 +117,7 @@ class Service:
             key_ring=lambda: self._store.signing.latest,
             moved_ms=lambda: self._store.clock.moved_ms,
         )
+        self._durable_writes = build_durable_writes(config, self._store, metrics)
         self._worker = self._build_worker() if config.runs_worker else None
         self._worker_started = False
         self.heartbeat = HeartbeatSender(config, self._store, self._instance, self._worker)
@@ -132,6 +134,7 @@ class Service:
             metrics,
             health,
             guard=self._guard,
+            durable_writes=self._durable_writes,
             most_connections=config.connections or connection_limit(self._descriptors, self._slots),
             wake_delay_ticker=self._worker.note_due if self._worker is not None else lambda due_at, ids: None,
             read_snapshot=self.census.look,
@@ -201,6 +204,7 @@ class Service:
         try:
             await self._store.client.open()
             await self._report_missing_keys()
+            await report_missing_levels(self._config, self._store, self._durable_writes)
             return await self._store.stats.task_count()
         except StoreDown as error:
             log.warning("store unavailable", reason=str(error))

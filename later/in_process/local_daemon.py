@@ -13,6 +13,7 @@ from later.api.application.app import CLAIMS, ApiSettings, build_app
 from later.api.authorization import Authorization
 from later.api.claims import ClaimHandlers
 from later.api.cross_site import CrossSiteProtection
+from later.api.durable_writes import DurableWrites
 from later.api.health import HealthSource
 from later.api.in_process_calls import InProcessCalls
 from later.core.address_guard import AddressGuard
@@ -48,6 +49,8 @@ AUDIT_EVERY_MS = 1000
 MAX_PENDING_WRITES = 10_000
 MAX_WAITERS = 10_000
 LEASE_MARGIN_MS = 15_000
+DURABILITY_TIMEOUT_MS = 1000
+"""How long a write waits for its durability, as in a daemon by default."""
 DEFAULT_LIMITS = AdmissionLimits(max_body=1024 * 1024, remember_ms=DEFAULT_POLICY.remember_ms)
 """The limits where no daemon has written its own. They are the defaults of a daemon's options."""
 
@@ -107,6 +110,7 @@ class LocalDaemon:
             ),
             store=store,
             metrics=self._metrics,
+            durable_writes=DurableWrites(store, self._metrics, timeout_ms=DURABILITY_TIMEOUT_MS, own_level=None),
             guard=AddressGuard(is_own=lambda address: False, is_on=False),  # that of the daemon which calls them judges
             authorization=Authorization(),  # code that runs here can open the store, too
             cross_site_protection=CrossSiteProtection(),

@@ -12,6 +12,7 @@ PULLED = "pull"
 HELD = ("no", "rate", "concurrency", "pause", "receiver", "origin", "fault", PULLED)
 DENIAL_REASONS = ("no_key", "mistyped", "unknown", "ended", "scope", "namespace", "rate")
 REQUEUED_FROM = ("unack", "error")
+DURABILITY_LEVELS = ("disk", "replica", "replica-disk")
 FIRING_RESULTS = ("created", "refused")
 FOLLOW_UP_FIELDS = ("on_dead", "on_done")
 EVENT_TYPES = ("later.tasks.dead", "later.topic.late", "later.topic.paused", "later.store.full")

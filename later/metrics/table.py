@@ -15,6 +15,7 @@ from prometheus_client import (
 )
 
 from later.metrics.consumers import ConsumerMetrics
+from later.metrics.durability_metrics import DurabilityMetrics
 from later.metrics.firings import FiringMetrics
 from later.metrics.http_requests import RequestMetrics
 from later.metrics.instruments import DurationHistogram, PlainCounter
@@ -177,10 +178,11 @@ class Metrics:
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
         self.process_kills = counter("later_process_kills", "Processes that were killed because they did not answer.")
         # fmt: on
-        self.activity, self.requests, self.firings, self.consumers, self.store_clocks = (
+        self.activity, self.requests, self.firings, self.durability, self.consumers, self.store_clocks = (
             TopicActivity(),
             RequestMetrics(own),
             FiringMetrics(own),
+            DurabilityMetrics(own),
             ConsumerMetrics(own, self._by_topic, self.topics),
             StoreClockMetrics(own),
         )  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiohttp import ClientResponse, DummyCookieJar
@@ -20,11 +21,13 @@ from later.api.application.app import ApiSettings, build_app
 from later.api.authorization import Authorization
 from later.api.console_sessions import SessionCookie
 from later.api.cross_site import CrossSiteProtection
+from later.api.durable_writes import DurableWrites
 from later.api.health import HealthSource
 from later.api.server import Runner
 from later.api.server_connections import ServerConnections
 from later.core.address_guard import AddressGuard
 from later.core.clock import Clock, rfc3339
+from later.core.durability import Durability
 from later.core.errors import LaterError, StoreDown
 from later.core.past_failures import MAX_FAILURES
 from later.core.policy import Policy
@@ -35,6 +38,7 @@ from later.metrics import Exposition, Metrics
 from later.store.client import StoreClient
 from later.store.keys import Keys
 from later.store.open import Store, build_store
+from later.store.schema import check_store
 from later.store.scripts import Command
 from later.tracing.spans import SpanRecorder
 from tests.builders import NO_GUARD, NOW
@@ -162,9 +166,15 @@ async def serve_api(
     cookie: SessionCookie = COOKIE,
     console: str = "on",
     span_recorder: SpanRecorder | None = None,
+    server: str | None = None,
+    durability_timeout_ms: int = 1000,
+    store_offers: Durability | None = None,
 ) -> AsyncIterator[ApiFixture]:
-    """Serve the whole API, on an empty store, at a fixed time unless a clock is given."""
-    redis = Redis.from_url(shared_server(), protocol=2, driver_info=None)
+    """Serve the whole API, on an empty store, at a fixed time unless a clock is given.
+
+    A `server` of its own is checked as a daemon checks it, and may be another one after a failover.
+    """
+    redis = Redis.from_url(server or shared_server(), protocol=2, driver_info=None)
     keys, metrics = Keys("later", shards), Metrics()
     await redis.flushall()
     clock = clock or fixed_clock()
@@ -173,6 +183,7 @@ async def serve_api(
         clock,
         timeout_s=10,
         observer=metrics.round_trip_observer,
+        check=None if server is None else partial(check_store, prefix="later", shards=shards),
     )
     store = build_store(
         client,
@@ -212,6 +223,7 @@ async def serve_api(
         store=store,
         metrics=metrics,
         guard=guard or NO_GUARD,
+        durable_writes=DurableWrites(store, metrics, timeout_ms=durability_timeout_ms, own_level=store_offers),
         authorization=authorization,
         cross_site_protection=cross_site_protection or CrossSiteProtection(),
         health=HealthSource(

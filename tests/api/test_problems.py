@@ -15,6 +15,7 @@ NAMES = {
     "no-such-job": 404, "no-such-schedule": 404, "slow-body": 408, "in-flight": 409, "exists": 409, "changed": 409,
     "too-many-secrets": 409, "too-many-schedules": 409,
     "too-large": 413, "unsupported": 415, "fault": 500, "store-away": 503, "store-full": 503, "store-mismatch": 503,
+    "not-durable": 503,
     "not-ready": 503, "not-alive": 503, "too-many-waiting": 503, "pushed-topic": 409, "too-many-waiters": 503,
 }  # fmt: skip
 """The names, on which programs rely, and their statuses."""

@@ -58,6 +58,7 @@ SETTABLE: list[tuple[str, Any, Any]] = [
     ("remember", 900, 604_800),
     ("on_dead", "shop/dead", "shop/lost"),
     ("on_done", "shop/done", "shop/audit"),
+    ("durability", "disk", "replica"),
 ]
 """Each field with two different values."""
 
@@ -219,6 +220,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("remember", "-1", "a number of seconds from 0 to 31561920000, or null to inherit, got -1"),
     ("on_dead", "5", 'a topic of the same namespace, or "" for none, or null to inherit, got 5'),
     ("on_done", '"a\\nb"', 'a topic of the same namespace, or "" for none, or null to inherit, got "a\\nb"'),
+    ("durability", '"none"', '"primary", "disk", "replica" or "replica-disk", or null to inherit, got "none"'),
 ]
 
 

@@ -112,6 +112,7 @@ FIELD_VALUES = {
     "claim_lease": ("5m", 300), "max_claims": ("5", 5),
     "dead_to": ("failed", "failed"), "dead_ttl": ("14d", 1_209_600), "remember": ("15m", 900),
     "on_dead": ("dead", "dead"), "on_done": ("done", "done"),
+    "durability": ("replica-disk", "replica-disk"),
 }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def kind_of(field: PolicyField) -> str | list[str]:
 def test_the_policy_form_has_every_field_with_its_kind() -> None:
     block = read_block("lib/policy_fields.js", "export const FIELD_GROUPS =")
     entries = re.findall(r'(\w+): (?:"(\w+)"|(\[[^\]]*\]))', block)
-    shown = {name: kind or re.findall(r'"(\w+)"', choices) for name, kind, choices in entries}
+    shown = {name: kind or re.findall(r'"([\w-]+)"', choices) for name, kind, choices in entries}
     assert shown == {name: kind_of(field) for name, field in POLICY_FIELDS.items()}
 
 

@@ -65,13 +65,26 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "remember": (0, 900, 0.5),
     "on_dead": ("shop/dead", "shop/lost", "shop/mail/dead"),
     "on_done": ("shop/done", "shop/audit", "shop/mail/done"),
+    "durability": ("disk", "replica", "replica-disk"),
 }
 """Three values of each field as they are written; the first two differ."""
 
 TOPIC_FIELDS = ("dead_to", "on_dead", "on_done")
 TAKE_ZERO = sorted(
     set(POLICY_FIELDS)
-    - {"delay_mode", "delays", "timeout", "ack", "paused", "sign", "deliver", "callback", "claim_lease", *TOPIC_FIELDS}
+    - {
+        "delay_mode",
+        "delays",
+        "timeout",
+        "ack",
+        "paused",
+        "sign",
+        "deliver",
+        "callback",
+        "claim_lease",
+        "durability",
+        *TOPIC_FIELDS,
+    }
 )
 
 
@@ -114,7 +127,8 @@ class TestLevels:
     def test_the_topics_value_overrides_all_others(self, field: str) -> None:
         first, second, third = EXAMPLES[field]
         assert applied(field, daemon=first, namespace=second, topic=third) == (third, Level.TOPIC)
-        assert applied(field, daemon=second, topic=first) == (first, Level.TOPIC)
+        if field != "durability":  # which a lower level can only raise
+            assert applied(field, daemon=second, topic=first) == (first, Level.TOPIC)
 
     def test_null_inherits(self, field: str) -> None:
         first, second, _ = EXAMPLES[field]
@@ -144,6 +158,11 @@ class TestLevels:
 def test_zero_is_a_value_and_overrides_higher_levels(field: str) -> None:
     assert parse_policy_fields({field: 0}) == {field: 0}
     assert applied(field, daemon=EXAMPLES[field][0], namespace=EXAMPLES[field][1], topic=0) == (0, Level.TOPIC)
+
+
+def test_a_level_of_durability_is_never_lowered_by_another_level() -> None:
+    written = {"daemon": "replica", "namespace": "disk", "topic": "primary"}
+    assert applied("durability", **written) == ("replica", Level.TOPIC)
 
 
 class TestScopes:
@@ -195,6 +214,7 @@ class TestWrongValues:
             ("default_delay", [3653 * 86_400 + 1]),
             ("delay_mode", ["Honor", "", 0, [], True]),
             ("ack", ["body", 1, False]),
+            ("durability", ["Disk", "", "none"]),
             ("delays", [0, 1, "true", "off"]),
             ("paused", [0, 1, "yes"]),
             ("callback", [-1, 0, True, [], {}, float("nan")]),

@@ -82,6 +82,7 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
         "concurrency": "6", "paused": "on", "ramp": "0", "dead_keep": "7d", "sign": "topic",
         "deliver": "pull", "callback": "http://127.0.0.1:8888/x", "claim_lease": "1m", "max_claims": "5",
         "dead_to": "x/failed", "dead_ttl": "1d", "remember": "15m", "on_dead": "x/failed", "on_done": "x/failed",
+        "durability": "disk",
     }  # fmt: skip
     assert list(given) == list(POLICY_FIELDS)
     run_json(up, "topics", "set", "x/failed", "--deliver", "pull")  # otherwise it is warned of
@@ -94,6 +95,7 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
             "concurrency": 6, "paused": True, "ramp": 0, "dead_keep": 604_800, "sign": "topic",
             "deliver": "pull", "callback": "http://127.0.0.1:8888/x", "claim_lease": 60, "max_claims": 5,
             "dead_to": "x/failed", "dead_ttl": 86_400, "remember": 900, "on_dead": "x/failed", "on_done": "x/failed",
+            "durability": "disk",
         }  # fmt: skip
         assert run_json(up, group, "unset", scope, *options.values())["set"] == {}
 

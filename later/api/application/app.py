@@ -18,6 +18,7 @@ from later.api.clock_moves import ClockHandlers, MoveClock
 from later.api.cross_site import CrossSiteProtection
 from later.api.description.description_handler import DescriptionHandler
 from later.api.due_signals import DueSignals
+from later.api.durable_writes import DurableWrites
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
 from later.api.forecast import ForecastHandlers
@@ -87,6 +88,7 @@ def build_app(
     store: Store,
     metrics: Metrics,
     guard: AddressGuard,
+    durable_writes: DurableWrites,
     authorization: Authorization,
     cross_site_protection: CrossSiteProtection,
     health: HealthSource,
@@ -125,6 +127,7 @@ def build_app(
             pending_writes,
             bytes_in_answers,
             signals,
+            durable_writes=durable_writes,
             span_recorder=span_recorder,
         ),
         *_claim_routes(claims),
@@ -160,6 +163,7 @@ def build_app(
             pending_writes=pending_writes,
             signals=signals,
             bytes_in_answers=bytes_in_answers,
+            durable_writes=durable_writes,
             max_body=settings.max_body,
             why_not_ready=health.why_not_ready,
         ),
@@ -196,6 +200,7 @@ def _task_routes(
     bytes_in_answers: BytesInAnswers,
     signals: DueSignals,
     *,
+    durable_writes: DurableWrites,
     span_recorder: SpanRecorder | None,
 ) -> list[Route]:
     """Return the routes of tasks and bulk jobs."""
@@ -207,6 +212,7 @@ def _task_routes(
         max_body=max_body,
         pending_writes=pending_writes,
         signals=signals,
+        durable_writes=durable_writes,
         keeps_trace_context=settings.keeps_trace_context,
         span_recorder=span_recorder,
     )
@@ -219,6 +225,7 @@ def _task_routes(
         pending_writes=pending_writes,
         bytes_in_answers=bytes_in_answers,
         signals=signals,
+        durable_writes=durable_writes,
         keeps_trace_context=settings.keeps_trace_context,
         span_recorder=span_recorder,
     )
@@ -228,6 +235,7 @@ def _task_routes(
         max_body=max_body,
         pending_writes=pending_writes,
         signals=signals,
+        durable_writes=durable_writes,
     )
     listing = ListHandlers(
         store=store, max_body=max_body, pending_writes=pending_writes, bytes_in_answers=bytes_in_answers
@@ -238,9 +246,9 @@ def _task_routes(
         Route("POST", "/create", tasks.create, Scope.CREATE, is_fast=True),
         Route("POST", "/query", tasks.query, Scope.READ, is_fast=True),
         Route("POST", "/delete", tasks.delete, Scope.EDIT, is_fast=True),
-        Route("POST", "/create/batch", batches.create, Scope.CREATE, ("job", "run", "dry_run")),
+        Route("POST", "/create/batch", batches.create, Scope.CREATE, ("job", "run", "dry_run", "durability")),
         Route("POST", "/query/batch", batches.query, Scope.READ),
-        Route("POST", "/delete/batch", batches.delete, Scope.EDIT, ("pending", "dry_run")),
+        Route("POST", "/delete/batch", batches.delete, Scope.EDIT, ("pending", "dry_run", "durability")),
         Route("GET", "/jobs", jobs.list_jobs, Scope.READ, ("cursor", "limit")),
         Route("GET", "/jobs/{id}", jobs.show, Scope.READ, ("run",)),
         Route("POST", "/list", listing.list_tasks, Scope.READ),

@@ -36,6 +36,7 @@ from later.api.response_schemas import (
     MovedTask,
     NackResponse,
     ReleaseResponse,
+    StoredItemError,
 )
 from later.api.schedule_answers import ScheduleResponse, SchedulesResponse
 from later.api.workers import MAX_WORKERS
@@ -62,6 +63,7 @@ _STRUCTS = (
     SchedulesResponse,
     Problem,
     ErrorBody,
+    StoredItemError,
 )
 _TEXT = string()
 _COUNT = integer(0)
@@ -91,8 +93,9 @@ def _batch_schemas() -> dict[str, Schema]:
     return {
         "BatchItemError": item_error,
         "BatchCreateResponse": _with_optional(
-            answer_structure(created=_COUNT, existing=_COUNT, **counts, results=_results("CreateResponse")),
+            answer_structure(created=_COUNT, existing=_COUNT, **counts, results=_change_results("CreateResponse")),
             updated=_COUNT,
+            durability=_TEXT,
         ),
         "BatchQueryResponse": _with_optional(
             answer_structure(found=_COUNT, missing=_COUNT, **counts, results=_results("TaskView")), left_out=_COUNT
@@ -100,12 +103,16 @@ def _batch_schemas() -> dict[str, Schema]:
         "BatchDeleteResponse": _with_optional(
             answer_structure(
                 deleted=_COUNT, in_flight=_COUNT, ended=_COUNT, missing=_COUNT, **counts,
-                results=_results("DeleteResponse"),
+                results=_change_results("DeleteResponse"),
             ),
             kept=_COUNT,
+            durability=_TEXT,
         ),
-        "MovedTasksResponse": answer_structure(
-            moved=_COUNT, missing=_COUNT, in_flight=_COUNT, **counts, results=_results("MovedTask")
+        "MovedTasksResponse": _with_optional(
+            answer_structure(
+                moved=_COUNT, missing=_COUNT, in_flight=_COUNT, **counts, results=_change_results("MovedTask")
+            ),
+            durability=_TEXT,
         ),
         "RunNowAnswer": {"anyOf": [reference("TaskView"), reference("MovedTasksResponse")]},
         "RedriveAnswer": {"anyOf": [reference("MovedTasksResponse"), reference("MovedTasks")]},
@@ -120,6 +127,7 @@ def _batch_schemas() -> dict[str, Schema]:
                 "topic": _TEXT,
                 "states": mapping(_COUNT),
                 "at": TIME,
+                "durability": _TEXT,
             }
         ),
     }  # fmt: skip
@@ -317,8 +325,12 @@ def _worker_schema() -> Schema:
     )
 
 
-def _results(name: str) -> Schema:
-    return array({"anyOf": [reference(name), reference("BatchItemError")]})
+def _results(*names: str) -> Schema:
+    return array({"anyOf": [*map(reference, names), reference("BatchItemError")]})
+
+
+def _change_results(name: str) -> Schema:
+    return _results(name, "StoredItemError")
 
 
 def _with_optional(schema: Schema, **properties: Schema) -> Schema:

@@ -35,6 +35,7 @@ from later.api.problem_types import (
 from later.api.requests import MAX_PAGE_SIZE
 from later.api.topics import TOPIC_ORDERS
 from later.core.api_keys import Scope
+from later.core.durability import Durability
 from later.core.forecast import MAX_HOURS, MAX_STEPS
 from later.core.history import RESOLUTIONS
 from later.core.policy import MAX_LIMIT
@@ -55,6 +56,10 @@ PATH_PARAMETERS: Mapping[str, Schema] = {
 QUERY_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "applied": (BOOLEAN, "true: all that applies, not only what is set here"),
     "cursor": (CURSOR, "the cursor of the page before"),
+    "durability": (
+        choice([*Durability]),
+        "where the items must be before they are answered; the policies of their topics may ask for more",
+    ),
     "dry_run": (BOOLEAN, "true: check only, and change nothing"),
     "hours": (integer(1, MAX_HOURS), "the hours that a forecast covers"),
     "job": (_JOB, "the bulk job that counts the items"),

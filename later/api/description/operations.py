@@ -12,6 +12,7 @@ from later.api.problem_types import (
     NO_SUCH_SCHEDULE,
     NO_SUCH_TASK,
     NOT_ALIVE,
+    NOT_DURABLE,
     NOT_READY,
     PUSHED_TOPIC,
     STORE_FULL,
@@ -49,7 +50,7 @@ _TASKS = (
     Operation(
         "POST", "/create", "createTask", "tasks", "Create a task.",
         "CreateResponse", "CreateRequest", {**_CREATE, "id": "order-8"},
-        problems=(EXISTS, IN_FLIGHT, CHANGED, *_WRITES),
+        problems=(EXISTS, IN_FLIGHT, CHANGED, NOT_DURABLE, *_WRITES),
     ),
     Operation(
         "POST", "/query", "queryTask", "tasks", "Show a task.",
@@ -57,21 +58,22 @@ _TASKS = (
     ),
     Operation(
         "POST", "/delete", "deleteTask", "tasks", "Remove a task, or forget an id that is remembered.",
-        "DeleteResponse", "TaskIdRequest", _TASK, problems=(NO_SUCH_TASK, TOO_MANY_WAITING),
+        "DeleteResponse", "DeleteRequest", _TASK, problems=(NO_SUCH_TASK, NOT_DURABLE, TOO_MANY_WAITING),
     ),
     Operation(
         "POST", "/update", "updateTask", "tasks", "Change a task that waits.",
         "TaskView", "UpdateRequest", {**_TASK, "delay": 60},
-        problems=(NO_SUCH_TASK, IN_FLIGHT, CHANGED, *_WRITES),
+        problems=(NO_SUCH_TASK, IN_FLIGHT, CHANGED, NOT_DURABLE, *_WRITES),
     ),
     Operation(
         "POST", "/run-now", "runTaskNow", "tasks", "Let a task be due now, or several, also dead ones.",
-        "RunNowAnswer", "RunNowRequest", _TASK, problems=(NO_SUCH_TASK, IN_FLIGHT, TOO_MANY_WAITING),
+        "RunNowAnswer", "RunNowRequest", _TASK,
+        problems=(NO_SUCH_TASK, IN_FLIGHT, NOT_DURABLE, TOO_MANY_WAITING),
     ),
     Operation(
         "POST", "/redrive", "redriveTasks", "tasks", "Let a dead task be due again, or several, or those of a topic.",
         "RedriveAnswer", "RedriveRequest", {"topic": "order", "reason": "exhausted", "rate": 10},
-        problems=(NO_SUCH_TASK, CHANGED, TOO_MANY_WAITING),
+        problems=(NO_SUCH_TASK, CHANGED, NOT_DURABLE, TOO_MANY_WAITING),
     ),
     Operation(
         "POST", "/list", "listTasks", "tasks", "List the tasks of a topic in a state, by their due times.",

@@ -42,6 +42,7 @@ from later.api.requests import (
     EXPECTED_PAGE_SIZE,
     MAX_IDS,
     MAX_PAGE_SIZE,
+    DeleteRequest,
     ExplainRequest,
     IdRequest,
     ListRequest,
@@ -52,6 +53,7 @@ from later.api.requests import (
 from later.api.rotation import RotationRequest
 from later.api.sign_in import MAX_KEY_CHARS
 from later.core.cron import MAX_CRON_CHARS
+from later.core.durability import Durability
 from later.core.edit import TaskChanges
 from later.core.if_exists import IfExists
 from later.core.lease import MAX_CLAIMED, MAX_TOKEN_CHARS
@@ -103,6 +105,7 @@ _FIELDS: Mapping[str, Schema] = {
     "id": ID,
     "remember": number(0),
     "if_exists": choice([*IfExists]),
+    "durability": choice([*Durability]),
     "state": choice(["delay", "unack", "error", "dead", "pending"]),
     "due_after": MOMENT,
     "due_before": MOMENT,
@@ -191,6 +194,7 @@ def request_schemas() -> dict[str, Schema]:
     return {
         "CreateRequest": _body(Draft, _FIELDS, EXPECTED, ["topic"]),
         "TaskIdRequest": _body(IdRequest, _FIELDS, EXPECTED, ["id"]),
+        "DeleteRequest": _body(DeleteRequest, _FIELDS, EXPECTED, ["id"]),
         "UpdateRequest": _body(TaskChanges, _FIELDS, EXPECTED, ["id"], minProperties=2),
         "ListRequest": _body(
             ListRequest,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from later.api.authorization import Authorization, NoScope
 from later.api.due_signals import DueSignals
+from later.api.durable_writes import DurableWrites
 from later.api.load_shedding import PendingWrites
 from later.api.routes import Route
 from later.api.task_answers import BytesInAnswers
@@ -38,6 +39,7 @@ def zaqar_routes(
     pending_writes: PendingWrites,
     signals: DueSignals,
     bytes_in_answers: BytesInAnswers,
+    durable_writes: DurableWrites,
     max_body: int,
     why_not_ready: Callable[[], Awaitable[LaterError | None]],
 ) -> list[Route]:
@@ -49,6 +51,7 @@ def zaqar_routes(
         pending_writes=pending_writes,
         signals=signals,
         bytes_in_answers=bytes_in_answers,
+        durable_writes=durable_writes,
         max_body=max_body,
     )
     claims = MessageClaimHandlers(

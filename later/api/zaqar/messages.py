@@ -14,6 +14,7 @@ from aiohttp import web
 from later.api.authorization import Authorization
 from later.api.batch import ITEMS_PER_TURN
 from later.api.due_signals import DueSignals
+from later.api.durable_writes import DurableWrites
 from later.api.json_response import json_response
 from later.api.leases import flattened, report_pull
 from later.api.load_shedding import PendingWrites
@@ -76,8 +77,10 @@ class MessageHandlers:
         pending_writes: PendingWrites,
         signals: DueSignals,
         bytes_in_answers: BytesInAnswers,
+        durable_writes: DurableWrites,
         max_body: int,
     ) -> None:
+        self._durable_writes = durable_writes
         self._store = store
         self._metrics = metrics
         self._authorization = authorization
@@ -114,6 +117,7 @@ class MessageHandlers:
         Raises:
             ZaqarError: the post is wrong.
             PushedTopic: the tasks of the topic are delivered, and messages have no callback.
+            NotDurable: they were stored, but not as durably as the policy of the topic asks.
             StoreDown: whether they were stored is not known.
         """
         try:
@@ -124,6 +128,8 @@ class MessageHandlers:
         self._authorization.charge_batch(call.caller, len(messages))
         with self._pending_writes.reserve(len(messages)):
             policies = await self._ensure_queue(call, len(body))
+            level = policies.for_topic(call.topic).durability
+            changes = await self._durable_writes.begin(level)
             now = await self._store.time.now()
             self._last_due = due_at_once(now, self._last_due)
             draw = self._store.away_shards.draw
@@ -135,6 +141,7 @@ class MessageHandlers:
             for answer in await self._create(tasks, len(body)):
                 if isinstance(answer, LaterError):
                     raise answer
+        await self._durable_writes.confirm(level, changes)
         return tasks
 
     async def _ensure_queue(self, call: ZaqarCall, size: int) -> Policies:

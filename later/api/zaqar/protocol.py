@@ -19,7 +19,7 @@ from later.api.problem_types import problem_type
 from later.api.requests import read_body
 from later.api.zaqar.error_answers import ZaqarError, invalid_body, unavailable
 from later.core.caller import Caller
-from later.core.errors import LaterError, Refused
+from later.core.errors import LaterError, NotDurable, Refused
 from later.core.queue_metadata import is_queue_name
 from later.core.validation import DEFAULT_NAMESPACE, RESERVED_NAMESPACE, check_namespace
 
@@ -81,7 +81,7 @@ def check_calls(handler: ZaqarHandler, failure: str, **failures: str) -> Handler
         try:
             return await handler(request, call)
         except LaterError as error:
-            if problem_type(error).status == 503:
+            if problem_type(error).status == 503 and not isinstance(error, NotDurable):
                 by_parameter = [failures[name] for name in request.query if name in failures]
                 raise unavailable(by_parameter[0] if by_parameter else failure) from error
             raise

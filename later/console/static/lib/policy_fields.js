@@ -10,7 +10,10 @@ export const FIELD_GROUPS = {
     sign: ["off", "namespace", "topic", "origin"], claim_lease: "duration", max_claims: "number",
   },
   retry: { retry: "number", retry_base: "duration", retry_cap: "duration", retry_jitter: "number" },
-  when: { default_delay: "duration", max_delay: "duration", delay_mode: ["honor", "queue"], delays: "switch", ttl: "duration" },
+  when: {
+    default_delay: "duration", max_delay: "duration", delay_mode: ["honor", "queue"], delays: "switch", ttl: "duration",
+    durability: ["primary", "disk", "replica", "replica-disk"],
+  },
   end: {
     dead_keep: "duration", dead_to: "text", dead_ttl: "duration", remember: "duration", on_dead: "text", on_done: "text",
   },

@@ -55,4 +55,5 @@ export const fieldWords = {
   max_claims: "Claims after which a task is dead; 0: 16 lost leases", dead_to: "Topic to which dead tasks move",
   dead_ttl: "Its ttl there; 0: none", remember: "How long a chosen id is remembered; 0: not at all",
   on_dead: "Topic that is told of a death, by a task", on_done: "Topic that is told of a delivery, by a task",
+  durability: "Where a write is before it is acknowledged",
 };

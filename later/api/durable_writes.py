@@ -1,0 +1,228 @@
+"""Writes that are acknowledged only when a replica or a disk has them.
+
+A write goes to the store as any other does, and so never waits behind those that wait for a replica. After its answer,
+all writes that want the same level share one wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial, reduce
+
+from msgspec import UNSET, UnsetType
+
+from later.core.durability import PRIMARY, Durability, NoOffer, contains, highest, not_offered, parse_durability
+from later.core.errors import LaterError, NotDurable
+from later.metrics import Metrics
+from later.store.durability_waits import Offers
+from later.store.group_commit import GroupCommit
+from later.store.open import Store
+from later.store.types import Deletion, TaskRecord
+
+OFFERS_AGE_S = 5.0
+"""How old what is known of the store's offers may be."""
+_WHERE = {
+    Durability.DISK: "the disk of the primary",
+    Durability.REPLICA: "a replica",
+    Durability.REPLICA_DISK: "the disk of a replica",
+}
+
+
+class DurableWrites:
+    """The levels of durability of the writes of one process.
+
+    `own_level` is the level of each answer of the store, if the operator says so (--store-offers).
+    """
+
+    def __init__(self, store: Store, metrics: Metrics, *, timeout_ms: int, own_level: Durability | None) -> None:
+        self._policies = store.policies
+        self._waits = store.durability_waits
+        self._monotonic = store.clock.monotonic
+        self._metrics = metrics
+        self._timeout_s = timeout_ms / 1000
+        self._own_level = own_level
+        self._offers: Offers | None = None
+        self._reading = asyncio.Lock()
+        self._offers_read = (0.0, 0)
+        """When the offers were read (s), and how often the server had changed by then."""
+        self._groups: dict[Durability, GroupCommit[None, Durability]] = {
+            level: GroupCommit(partial(self._wait_all, level, timeout_ms), queue_timeout_s=store.client.timeout_s)
+            for level in (Durability.REPLICA, Durability.REPLICA_DISK)
+        }
+
+    def higher(self, asked: Durability, topic: str) -> Durability:
+        """Return the level that a request and the policy of a topic ask for; any policy's if the topic is ""."""
+        policies = self._policies.latest
+        if policies.highest_durability is PRIMARY:
+            return asked
+        by_policy = policies.for_topic(topic).durability if topic else policies.highest_durability
+        return highest(asked, by_policy)
+
+    @property
+    def server_changes(self) -> int:
+        """A number to be read before a write, for `confirm`."""
+        return self._waits.server_changes
+
+    async def begin(self, *levels: Durability) -> int:
+        """Check that the store offers these levels, and return `server_changes`.
+
+        Raises:
+            Refused: it does not, and nothing may be written.
+            StoreDown: the store cannot be asked.
+        """
+        for level in levels:
+            if level is not PRIMARY and (offer := await self.why_not(level)) is not None:
+                raise not_offered(offer)
+        return self.server_changes
+
+    async def begin_in(self, durability: str | None, topic: str) -> tuple[Durability, int]:
+        """Return the level of a request for one topic, and what `begin` does. The policies must have been read.
+
+        Raises: as `begin`, also if what the topic's policy asks for is not offered, but the request's higher level is.
+        """
+        asked = parse_durability(durability)
+        level, by_policy = self.higher(asked, topic), self.higher(PRIMARY, topic)
+        return level, (0 if level is PRIMARY else await self.begin(asked, by_policy))
+
+    async def why_not(self, level: Durability) -> NoOffer | None:
+        """Return why the store does not offer a level, or None. Raises StoreDown."""
+        return (await self._current_offers()).why_not(level)
+
+    async def begin_change(self, asked: Durability) -> int:
+        """Begin as `begin` does for changes of tasks whose topics are not known yet, with policies of now."""
+        policies = await self._policies.current()
+        return await self.begin(asked, policies.daemon.durability)
+
+    async def confirm(self, level: Durability, changes: int, id: str | None = None) -> None:
+        """Wait until the writes so far have reached a level; `changes` is `server_changes` of before the write.
+
+        Raises:
+            NotDurable: they have not in time, or the server is another one by now, which may not have them.
+        """
+        reached = await self.reach(level, changes)
+        if not contains(reached, level):
+            raise self.missed(level, reached, id)
+
+    def missed(self, level: Durability, reached: Durability, id: str | None = None) -> NotDurable:
+        """Return the error of a write that has not reached its level."""
+        text = f"stored, but not on {_WHERE[level]} within {self._timeout_s:g} s"
+        return NotDurable(text, reached=str(reached), id=id)
+
+    async def confirm_edit(self, asked: Durability, topic: str, changes: int, id: str) -> str | UnsetType:
+        """Wait as `confirm` does for the change of a task, and return the level for its answer.
+
+        The level is the higher one of `asked` and that of the topic's policy; a topic of "" is not known.
+        """
+        level = self.higher(asked, topic) if topic else await self._level_of_any(asked)
+        if level is PRIMARY:
+            return UNSET
+        await self.confirm(level, changes, id)
+        return str(level)
+
+    async def confirm_none(self, asked: Durability, changes: int, id: str) -> None:
+        """Wait as `confirm` does for a request that had nothing to change.
+
+        An earlier attempt may have made the change, and missed its level. The answer to its repeat says so of the task,
+        and must not before that is as durable as it was to be.
+        """
+        await self.confirm_edit(asked, "", changes, id)
+
+    async def confirm_items(
+        self,
+        items: Sequence[tuple[str, TaskRecord | Deletion | LaterError]],
+        asked: Durability,
+        changes: int,
+        *,
+        unchanged: tuple[type[LaterError], ...],
+    ) -> tuple[Durability, list[NotDurable | None]]:
+        """Wait as `confirm_each` does for the changes of tasks: each its id, and the answer or the error.
+
+        An item with an error of the kinds `unchanged` is as one of `confirm_none`; other errors are not waited for.
+        """
+        of_any = PRIMARY
+        if any(isinstance(answer, unchanged) or getattr(answer, "topic", None) == "" for _, answer in items):
+            of_any = await self._level_of_any(asked)
+        levels: list[Durability] = []
+        for _, answer in items:
+            if isinstance(answer, LaterError):
+                levels.append(of_any if isinstance(answer, unchanged) else PRIMARY)
+            else:
+                levels.append(self.higher(asked, answer.topic) if answer.topic else of_any)
+        reached, missed = await self.confirm_each(levels, changes)
+        for (id, _), error in zip(items, missed, strict=True):
+            if error is not None:
+                error.id = id
+        return reached, missed
+
+    async def _level_of_any(self, asked: Durability) -> Durability:
+        """Return the higher level of a request and of any policy, because the topic is not known.
+
+        A policy's that the store does not offer does not count: it is no reason to wait for ever.
+        """
+        level = self.higher(asked, "")
+        if level is asked:
+            return asked
+        try:
+            return level if await self.why_not(level) is None else asked
+        except LaterError:
+            return level  # which is missed then
+
+    async def confirm_each(
+        self, levels: Sequence[Durability], changes: int
+    ) -> tuple[Durability, list[NotDurable | None]]:
+        """Wait until each of these tasks has reached its level.
+
+        Return the highest level that was asked for and reached, and the error of each that has missed its own.
+        """
+        level = reduce(highest, levels, PRIMARY)
+        reached = await self.reach(level, changes)
+        return reached, [None if contains(reached, own) else self.missed(own, reached) for own in levels]
+
+    async def reach(self, level: Durability, changes: int) -> Durability:
+        """Wait as `confirm` does, and return the level that was reached, at most `level`."""
+        if level is PRIMARY:
+            return level
+        started = self._monotonic()
+        try:
+            offers = await self._current_offers()
+            reached = offers.own_level
+            if contains(reached, level):
+                reached = level
+            elif offers.why_not(level) is None:  # otherwise it would be waited for in vain
+                reached = highest(reached, await self._wait(level))
+        except LaterError:
+            reached = PRIMARY
+        if self.server_changes != changes:
+            reached = PRIMARY
+        self._metrics.durability.observe(level, self._monotonic() - started, is_missed=not contains(reached, level))
+        return reached
+
+    async def _wait(self, level: Durability) -> Durability:
+        try:
+            return await asyncio.wait_for(self._groups[level](None), self._timeout_s)
+        except TimeoutError:
+            return PRIMARY
+
+    async def _wait_all(
+        self, level: Durability, timeout_ms: int, waiting: Sequence[None]
+    ) -> Sequence[Durability | LaterError]:
+        return [await self._waits.wait(level, timeout_ms)] * len(waiting)
+
+    async def _current_offers(self) -> Offers:
+        """Return what the store offers, read anew after a while, and after each change of the server."""
+        offers = self._known_offers()
+        if offers is not None:
+            return offers
+        async with self._reading:
+            offers = self._known_offers()
+            if offers is None:
+                now, changes = self._monotonic(), self.server_changes
+                self._offers = offers = await self._waits.offers(self._own_level)
+                self._offers_read = (now, changes)
+        return offers
+
+    def _known_offers(self) -> Offers | None:
+        read_at, changes = self._offers_read
+        is_old = changes != self.server_changes or self._monotonic() - read_at >= OFFERS_AGE_S
+        return None if is_old else self._offers
