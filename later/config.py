@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from later.address_types import Address, collector_url, events_url, http_url, mask_url, proxy_url, store_url
 from later.core.api_keys import ApiKey
 from later.core.callback_url import check_callback, check_host_and_port
+from later.core.durability import Durability
 from later.core.errors import ConfigError, Refused
 from later.core.policy import Policy
 from later.core.receiver_tls import ReceiverTls, parse_receivers
@@ -79,6 +80,7 @@ class Config:
     prefix: str
     store_timeout_ms: int
     durability_timeout_ms: int
+    settle_durability: Durability
     store_offers: str
     """`auto`, or the level that each answer of the store has reached."""
     history: bool

@@ -182,6 +182,8 @@ OPTIONS = (
     Option("durability-timeout", "durability_timeout_ms", duration(10, 60_000), None, DAEMON_COMMANDS,
            "How long a write waits for its durability; less than --store-timeout.",
            "1s, or half of --store-timeout where that is less"),
+    Option("settle-durability", "settle_durability", choice(*Durability), "primary", WORKER_COMMANDS,
+           "Where the end of a delivery must be before its slot is free; one that is lost is delivered again."),
     Option("store-offers", "store_offers", choice("auto", *Durability), "auto", DAEMON_COMMANDS,
            "Highest durability of the store's own answers; `auto`: as its configuration says, where it may be read."),
     Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE_COMMANDS | {MOVE},

@@ -11,6 +11,7 @@ import pytest
 
 from later.address_types import Address, mask_url
 from later.config import Config, load
+from later.core.durability import Durability
 from later.core.errors import ConfigError
 from later.core.policy import Ack, DelayMode, Policy
 from later.core.receiver_tls import ReceiverTls
@@ -77,6 +78,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "remember": (("0", 0), ("1d", 86_400_000), ("0.0001", 1)),
     "durability": (("disk", "disk"), ("replica", "replica"), ("replica-disk", "replica-disk")),
     "durability-timeout": (("0.01", 10), ("1.5", 1500), ("500ms", 500)),
+    "settle-durability": (("disk", "disk"), ("replica", "replica"), ("replica-disk", "replica-disk")),
     "store-offers": (("disk", "disk"), ("replica", "replica"), ("primary", "primary")),
     "store-timeout": (("0.1", 100), ("60", 60_000), ("5s", 5000)),
     "history": (("on", True), ("off", False), ("on", True)),
@@ -192,6 +194,7 @@ def test_the_defaults_are_as_documented() -> None:
             rate=0.0, concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000, remember_ms=7 * 86_400_000,
         ),
         shards=1, prefix="later", store_timeout_ms=2000, durability_timeout_ms=1000,
+        settle_durability=Durability.PRIMARY,
         store_offers="auto",
         history=True, http_client="own", proxy=None,
         ca=None, receivers={}, events=None,

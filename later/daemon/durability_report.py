@@ -42,7 +42,8 @@ async def report_missing_levels(config: Config, store: Store, durable_writes: Du
 
 def _options_for(level: Durability, config: Config) -> list[str]:
     """Return the options that ask for a level."""
-    return ["--durability"] if config.runs_api and config.policy.durability is level else []
+    options = ["--durability"] if config.runs_api and config.policy.durability is level else []
+    return [*options, "--settle-durability"] if config.runs_worker and config.settle_durability is level else options
 
 
 def _policies_for(level: Durability, settings: SettingsMap) -> Iterator[str]:

@@ -22,6 +22,7 @@ from later.core.admission_limits import AdmissionLimits
 from later.core.audit_event import AuditAction, AuditEvent
 from later.core.clock import Clock
 from later.core.clock_move import ClockMove, ClockState
+from later.core.durability import PRIMARY
 from later.core.errors import LaterError, NotAlive, StoreDown, StoreMismatch
 from later.core.policy import Sign
 from later.daemon.census import Census
@@ -163,7 +164,15 @@ class Service:
             check_callback=CallbackCheck(self._guard, self._metrics).check,
             instance=self._instance,
             span_recorder=self._span_recorder,
+            confirm_settles=self._confirm_settles(),
         )
+
+    def _confirm_settles(self) -> Callable[[], Awaitable[object]] | None:
+        """Return a function that waits until all settles so far have their level; None if they have it at once."""
+        level, writes = self._config.settle_durability, self._durable_writes
+        if level is PRIMARY:
+            return None
+        return lambda: writes.reach(level, writes.server_changes)
 
     def _build_tickers(self) -> list[Ticker]:
         build = partial(Ticker.on_local_clock, count_error=self._metrics.count_tick_error)

@@ -101,8 +101,12 @@ class DeliveryPool:
         random: Callable[[], float],
         wake: Callable[[], None],
         span_recorder: SpanRecorder | None = None,
+        confirm_settles: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """`wake` is called when a slot becomes free that a due task waited for. `span_recorder` traces deliveries."""
+        """`wake` is called when a slot becomes free that a due task waited for. `span_recorder` traces deliveries.
+
+        A slot becomes free only after `confirm_settles`, if there is one.
+        """
         self._store = store
         self._settler = Settler[_Delivery](
             store=store,
@@ -111,6 +115,7 @@ class DeliveryPool:
             on_answer=None if span_recorder is None else _note_settle,
             on_end=self._end,
             report_fault=self._report_lost,
+            confirm=confirm_settles,
         )
         self._put_back_one = GroupCommit(self._put_back, queue_timeout_s=math.inf)
         """Without descriptors, all calls fail at once: each would want a connection to the store of its own."""

@@ -32,8 +32,8 @@ class Settler(Generic[Delivery]):
 
     `judge` returns the settlements of deliveries whose calls ended at the same time. `on_answer` is called with each
     delivery whose settle was answered, its settlement, and whether it was settled. `on_end` is called with deliveries
-    whose settle was answered, or whose lease has ended. `report_fault` is called with faults of later's own: then a
-    task waits until its lease ends.
+    whose settle was answered, or whose lease has ended; if there is a `confirm`, only after that. `report_fault` is
+    called with faults of later's own: then a task waits until its lease ends.
     """
 
     def __init__(
@@ -45,7 +45,9 @@ class Settler(Generic[Delivery]):
         on_end: Callable[[Sequence[Delivery]], None],
         on_answer: Callable[[Delivery, Settlement, bool], None] | None = None,
         report_fault: Callable[[Delivery, Exception], None],
+        confirm: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        self._confirm = confirm
         self._store = store
         self._metrics = metrics
         self._judge = judge
@@ -120,7 +122,19 @@ class Settler(Generic[Delivery]):
             ended.append(delivery)
         if again:
             self._start(self._settle_again(again, tries + 1))
-        self._on_end(ended)
+        if self._confirm is None:
+            self._on_end(ended)
+        else:
+            self._start(self._end_confirmed(ended, self._confirm))
+
+    async def _end_confirmed(self, deliveries: Sequence[Delivery], confirm: Callable[[], Awaitable[object]]) -> None:
+        """End deliveries when their settles are as durable as they are to be, or that was waited for in vain."""
+        try:
+            await confirm()
+        except Exception as error:
+            self._give_up(deliveries, error)
+        else:
+            self._on_end(deliveries)
 
     def _give_up(self, deliveries: Sequence[Delivery], fault: Exception) -> None:
         """Leave the tasks of these deliveries until their leases end."""

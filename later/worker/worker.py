@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ class Worker:
         check_callback: Callable[[str], None],
         instance: str,
         span_recorder: SpanRecorder | None = None,
+        confirm_settles: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._metrics = metrics
         self.fair_share = FairShare(slots)
@@ -69,6 +70,7 @@ class Worker:
             random=random,
             wake=self.wake,
             span_recorder=span_recorder,
+            confirm_settles=confirm_settles,
         )
         self.upkeep = Upkeep(
             store=store,

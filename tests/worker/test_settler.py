@@ -254,3 +254,20 @@ async def test_a_stop_gives_up_settles_that_the_store_does_not_answer(
     await worker.tick()
     await worker.deliveries.drain(0.01)
     assert ((await worker.find(task)).state, worker.fair_share.total_in_use) == (Bucket.UNACK, 0)
+
+
+async def test_a_slot_is_free_only_when_its_settle_is_as_durable_as_it_is_to_be(store: StoreFixture) -> None:
+    is_confirmed, may_confirm = asyncio.Event(), asyncio.Event()
+
+    async def confirm() -> None:
+        is_confirmed.set()
+        await may_confirm.wait()
+
+    await store.tasks.create([a_task()])
+    worker = ManualWorker(store, FakeSender(), confirm_settles=confirm)
+    await worker.tick()
+    await is_confirmed.wait()
+    in_use = [worker.fair_share.total_in_use]
+    may_confirm.set()
+    await worker.deliveries.drain(60)
+    assert [*in_use, worker.fair_share.total_in_use] == [1, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import NamedTuple
 from unittest.mock import AsyncMock
@@ -76,6 +77,7 @@ class ManualWorker(Worker):
         policy: Policy | None = None,
         instance: str = "this",
         span_recorder: SpanRecorder | None = None,
+        confirm_settles: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
@@ -99,6 +101,7 @@ class ManualWorker(Worker):
             check_callback=self.check_callback,
             instance=instance,
             span_recorder=span_recorder,
+            confirm_settles=confirm_settles,
         )
 
     def check_callback(self, callback: str) -> None:
