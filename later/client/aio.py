@@ -27,10 +27,10 @@ from later.client.answers import (
     TopicInfo,
 )
 from later.client.backend import NETWORK, AsyncSession, Backend
-from later.client.batch_call import BatchCall, BatchItem, BatchRun, IdsCall, Results
+from later.client.batch_call import BatchItem, BatchRun, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
-from later.client.calls import IfExistsValue, MovedTasks, State
+from later.client.calls import DurabilityValue, IfExistsValue, MovedTasks, State
 from later.client.connection_settings import check_settings
 from later.client.create_queue import CreateQueue
 from later.client.machine_clock import monotonic_s
@@ -113,10 +113,11 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         context: Mapping[str, str] | None = None,
         remember: Seconds | None = None,
+        durability: DurabilityValue | None = None,
     ) -> Enqueued:
         draft = calls.draft(
             topic, content, callback=callback, delay=delay, at=at, id=id, if_exists=if_exists, retry=retry, ttl=ttl,
-            headers=headers, context=context, remember=remember,
+            headers=headers, context=context, remember=remember, durability=durability,
         )  # fmt: skip
         return await self.create_draft(draft)
 
@@ -160,11 +161,11 @@ class AsyncClient:
     async def query_many(self, ids: Iterable[str]) -> Results[Info]:
         return await self._send_batch("/query/batch", [calls.query_item(id) for id in ids])
 
-    async def delete(self, id: str) -> Deleted:
-        return await self._send(calls.delete(id))
+    async def delete(self, id: str, *, durability: DurabilityValue | None = None) -> Deleted:
+        return await self._send(calls.delete(id, durability))
 
-    async def delete_many(self, ids: Iterable[str]) -> Results[Deleted]:
-        return await self._send_batch("/delete/batch", [calls.delete_item(id) for id in ids])
+    async def delete_many(self, ids: Iterable[str], *, durability: DurabilityValue | None = None) -> Results[Deleted]:
+        return await self._send_batch(calls.delete_batch_path(durability), [calls.delete_item(id) for id in ids])
 
     def list(
         self,
@@ -190,18 +191,20 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         retry: int | None = None,
         ttl: Seconds | UnsetType | None = UNSET,
+        durability: DurabilityValue | None = None,
     ) -> Info:
         return await self._send(
             calls.update(
-                id, delay=delay, at=at, content=content, callback=callback, headers=headers, retry=retry, ttl=ttl
+                id, delay=delay, at=at, content=content, callback=callback, headers=headers, retry=retry, ttl=ttl,
+                durability=durability,
             )
-        )
+        )  # fmt: skip
 
-    async def run_now(self, id: str) -> Info:
-        return await self._send(calls.run_now(id))
+    async def run_now(self, id: str, *, durability: DurabilityValue | None = None) -> Info:
+        return await self._send(calls.run_now(id, durability))
 
-    async def run_now_many(self, ids: Iterable[str]) -> Results[DueTask]:
-        return await self._send_batch("/run-now", [calls.due_item(id) for id in ids], IdsCall)
+    async def run_now_many(self, ids: Iterable[str], *, durability: DurabilityValue | None = None) -> Results[DueTask]:
+        return await self._send_run(BatchRun.of_ids("/run-now", [calls.due_item(id) for id in ids], durability))
 
     async def explain(self, *, id: str | None = None, topic: str | None = None) -> Explained:
         return await self._send(calls.explain(id=id, topic=topic))
@@ -215,16 +218,17 @@ class AsyncClient:
         died_after: datetime | None = None,
         died_before: datetime | None = None,
         rate: float | None = None,
+        durability: DurabilityValue | None = None,
     ) -> int:
         return await self._move(
             calls.redrive(
                 id=id, topic=topic, reason=reason, died_after=died_after,
-                died_before=died_before, rate=rate, now=self._wall_ms(),
+                died_before=died_before, rate=rate, durability=durability, now=self._wall_ms(),
             )
         )  # fmt: skip
 
-    async def redrive_many(self, ids: Iterable[str]) -> Results[DueTask]:
-        return await self._send_batch("/redrive", [calls.due_item(id) for id in ids], IdsCall)
+    async def redrive_many(self, ids: Iterable[str], *, durability: DurabilityValue | None = None) -> Results[DueTask]:
+        return await self._send_run(BatchRun.of_ids("/redrive", [calls.due_item(id) for id in ids], durability))
 
     async def purge(
         self,
@@ -420,10 +424,10 @@ class AsyncClient:
     async def _create_batch(self, items: Sequence[BatchItem[Enqueued]]) -> Results[Enqueued]:
         return await self._send_batch("/create/batch", items)
 
-    async def _send_batch(
-        self, path: str, items: Sequence[BatchItem[Answer]], kind: type[BatchCall[Answer]] = BatchCall
-    ) -> Results[Answer]:
-        run = BatchRun(path, items, kind)
+    async def _send_batch(self, path: str, items: Sequence[BatchItem[Answer]]) -> Results[Answer]:
+        return await self._send_run(BatchRun.of_batch(path, items))
+
+    async def _send_run(self, run: BatchRun[Answer]) -> Results[Answer]:
         while (call := run.next()) is not None:
             try:
                 await self._send(call)

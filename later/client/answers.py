@@ -15,7 +15,7 @@ class Enqueued(Struct, frozen=True, kw_only=True):
     """A task that was created, or that was there under its id: then `created` is false, and `updated` if it was edited.
 
     `due_at` is when the task that is there is due; None if it is dead or has ended. `warning` says that the task will
-    expire before it is due.
+    expire before it is due. `durability` is the level that was asked for and reached.
     """
 
     id: str
@@ -23,6 +23,7 @@ class Enqueued(Struct, frozen=True, kw_only=True):
     updated: bool = False
     due_at: datetime | None = None
     warning: str | None = None
+    durability: str = "primary"
 
 
 class LastError(Struct, frozen=True, kw_only=True):
@@ -81,6 +82,7 @@ class Info(Struct, frozen=True, kw_only=True):
     context: list[str] = []
     dead_letter: DeadLetter | None = None
     failures: list[FailedAttempt] = []
+    durability: str = "primary"
 
     @property
     def execute_at(self) -> datetime | None:
@@ -105,6 +107,7 @@ class Deleted(Struct, frozen=True, kw_only=True):
     id: str
     in_flight: bool = False
     ended: bool = False
+    durability: str = "primary"
 
 
 class Explained(Struct, frozen=True, kw_only=True):

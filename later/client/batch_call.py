@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from later.client.batch_split import MAX_IDS, MAX_ITEMS, split_items
-from later.client.call import JSON, Call, ProblemDetails, encode_json, error_of
+from later.client.call import JSON, Call, ProblemDetails, encode_json, error_of, given
 from later.core.errors import NOT_LATER, Conflict, Exists, LaterError, TooLarge, Unavailable
 
 Answer = TypeVar("Answer")
@@ -50,7 +50,6 @@ class BatchCall(Call[None], Generic[Answer]):
     """
 
     content_type = "application/x-ndjson"
-    max_items = MAX_ITEMS
     is_safe = True
 
     def __init__(self, path: str, items: Sequence[BatchItem[Answer]]) -> None:
@@ -68,12 +67,14 @@ class BatchCall(Call[None], Generic[Answer]):
     def halves(self) -> list[BatchCall[Answer]]:
         """Return two calls for the items of this one. It is too large for a server on the way."""
         middle = len(self._items) // 2
-        parts = (self._items[:middle], self._items[middle:])
-        return [type(self)(self.path, part) for part in parts]
+        return [self._call_for(part) for part in (self._items[:middle], self._items[middle:])]
 
     @property
     def can_be_split(self) -> bool:
         return len(self._items) > 1
+
+    def _call_for(self, items: Sequence[BatchItem[Answer]]) -> BatchCall[Answer]:
+        return BatchCall(self.path, items)
 
     def _set_body(self) -> None:
         self.body = b"\n".join([self._items[position].body for position in self._open])
@@ -120,22 +121,43 @@ class IdsCall(BatchCall[Answer]):
     """A call that makes several tasks due. It is not sent again where it may have been carried out, as for one task."""
 
     content_type = JSON
-    max_items = MAX_IDS
     is_safe = False
 
+    def __init__(self, path: str, items: Sequence[BatchItem[Answer]], durability: str | None = None) -> None:
+        self._fields = given(durability=durability)
+        super().__init__(path, items)
+
+    def _call_for(self, items: Sequence[BatchItem[Answer]]) -> BatchCall[Answer]:
+        return IdsCall(self.path, items, self._fields.get("durability"))
+
     def _set_body(self) -> None:
-        self.body = encode_json({"ids": [msgspec.Raw(self._items[position].body) for position in self._open]})
+        ids = [msgspec.Raw(self._items[position].body) for position in self._open]
+        self.body = encode_json({"ids": ids, **self._fields})
 
 
 class BatchRun(Generic[Answer]):
     """The calls for any number of items, one after the other; after one that fails, none is tried."""
 
     def __init__(
-        self, path: str, items: Sequence[BatchItem[Answer]], kind: type[BatchCall[Answer]] = BatchCall
+        self,
+        items: Sequence[BatchItem[Answer]],
+        call_for: Callable[[Sequence[BatchItem[Answer]]], BatchCall[Answer]],
+        *,
+        max_items: int = MAX_ITEMS,
     ) -> None:
-        self._calls = deque(kind(path, part) for part in split_items(items, lambda item: item.body, kind.max_items))
+        self._calls = deque(call_for(part) for part in split_items(items, lambda item: item.body, max_items))
         self._done: list[BatchCall[Answer]] = []
         self._failure: LaterError | None = None
+
+    @classmethod
+    def of_batch(cls, path: str, items: Sequence[BatchItem[Answer]]) -> BatchRun[Answer]:
+        """Return the calls that send these items."""
+        return cls(items, lambda part: BatchCall(path, part))
+
+    @classmethod
+    def of_ids(cls, path: str, items: Sequence[BatchItem[Answer]], durability: str | None = None) -> BatchRun[Answer]:
+        """Return the calls that make these tasks due."""
+        return cls(items, lambda part: IdsCall(path, part, durability), max_items=MAX_IDS)
 
     def next(self) -> BatchCall[Answer] | None:
         """Return the call to send next; None if there is none."""

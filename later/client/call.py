@@ -13,6 +13,7 @@ from later.core.errors import (
     CallFailed,
     Conflict,
     CrossSite,
+    DurabilityMissed,
     Exists,
     InFlight,
     LaterError,
@@ -77,6 +78,9 @@ class ProblemDetails(msgspec.Struct, frozen=True):
     field: str | None = None
     ended: bool = False
     unknown: bool = False
+    id: str | None = None
+    stored: bool = False
+    durability: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -121,6 +125,9 @@ def error_of(
 ) -> LaterError:
     """Return the error that a problem reports. `task_id` is that of a batch's item."""
     detail = problem.detail
+    if problem.stored:
+        id = problem.id or task_id or call.task_id
+        return DurabilityMissed(detail, id, problem.durability, retry_after_ms=retry_after_ms)
     if status >= 500 or status in (408, 429):
         unknown = status >= 500 and (problem.unknown or status != HTTPStatus.SERVICE_UNAVAILABLE)
         return Unavailable(detail, status, unknown, retry_after_ms=retry_after_ms)

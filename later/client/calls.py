@@ -21,6 +21,7 @@ from later.core.task import Draft, new_id
 from later.core.validation import utf8_size
 
 IfExistsValue = Literal["keep", "update", "error"]
+DurabilityValue = Literal["primary", "disk", "replica", "replica-disk"]
 State = Literal["pending", "delay", "unack", "error", "dead"]
 REMEMBER_S = 900.0
 """How long the daemon is to remember an id that the client has made: until then a create whose answer was lost may be
@@ -53,6 +54,7 @@ def draft(
     headers: Mapping[str, str] | None = None,
     context: Mapping[str, str] | None = None,
     remember: Seconds | None = None,
+    durability: DurabilityValue | None = None,
 ) -> Draft:
     """Return a task to create, as `create` takes it.
 
@@ -74,6 +76,7 @@ def draft(
         headers=None if headers is None else dict(headers),
         context=None if context is None else dict(context),
         remember=plain_seconds("remember", remember),
+        durability=durability,
     )
 
 
@@ -136,12 +139,16 @@ def query_item(id: str) -> BatchItem[Info]:
 _read_info = decoder(Info)
 
 
-def delete(id: str) -> Call[Deleted]:
-    return Call("/delete", _read_deleted, {"id": id}, safe=True, task_id=id)
+def delete(id: str, durability: DurabilityValue | None = None) -> Call[Deleted]:
+    return Call("/delete", _read_deleted, given(id=id, durability=durability), safe=True, task_id=id)
 
 
 def delete_item(id: str) -> BatchItem[Deleted]:
     return BatchItem(encode_json({"id": id}), _read_deleted, id)
+
+
+def delete_batch_path(durability: DurabilityValue | None) -> str:
+    return "/delete/batch" if durability is None else f"/delete/batch?durability={durability}"
 
 
 _read_deleted = decoder(Deleted)
@@ -157,6 +164,7 @@ def update(
     headers: Mapping[str, str] | None = None,
     retry: int | None = None,
     ttl: Seconds | UnsetType | None = UNSET,
+    durability: DurabilityValue | None = None,
 ) -> Call[Info]:
     if delay is not None and at is not None:
         raise Refused("at: expected either delay or at, got both", "at")
@@ -168,14 +176,15 @@ def update(
         callback=callback,
         headers=None if headers is None else dict(headers),
         retry=retry,
+        durability=durability,
     )
     if ttl is not UNSET:
         fields["ttl"] = plain_seconds("ttl", ttl)
     return Call("/update", _read_info, fields, safe=True, task_id=id)
 
 
-def run_now(id: str) -> Call[Info]:
-    return Call("/run-now", _read_info, {"id": id}, task_id=id)
+def run_now(id: str, durability: DurabilityValue | None = None) -> Call[Info]:
+    return Call("/run-now", _read_info, given(id=id, durability=durability), task_id=id)
 
 
 def due_item(id: str) -> BatchItem[DueTask]:
@@ -242,6 +251,7 @@ def redrive(
     died_after: datetime | None,
     died_before: datetime | None,
     rate: float | None,
+    durability: DurabilityValue | None,
     now: int,
 ) -> Call[MovedTasks]:
     """The call that redrives one task, or the first of a topic's dead tasks, at `now` (ms).
@@ -250,8 +260,9 @@ def redrive(
     one does not say the time, because the daemon's clock may be ahead of this one.
     """
     if topic is None:
-        return Call("/redrive", _read_moved_once, given(id=id), task_id=id)
+        return Call("/redrive", _read_moved_once, given(id=id, durability=durability), task_id=id)
     fields = given(id=id, topic=topic, rate=rate, **_deaths(reason, died_after, died_before), limit=CHUNK_SIZE)
+    fields |= given(durability=durability)
     return _move("/redrive", fields, {"died_before": format_time("died_before", _end_of_ms(now))})
 
 

@@ -134,6 +134,8 @@ class ApiClient:
             reason = f"{self._url}{path.partition('?')[0]}: {detail}: {NOT_LATER}"
         if self._key is None and isinstance(answer, dict) and answer.get("type") == NO_KEY:
             reason += f"; put the key into {KEY}, or name its file (--key-file)"
+        if isinstance(answer, dict) and answer.get("stored") is True and "id" in answer:
+            reason += f"; its id is {answer['id']}, with which the same may be asked again"
         if reply.status not in RETRYABLE_STATUSES:
             raise CallFailed(reason, reply.status)
         text = reply.retry_after

@@ -29,10 +29,10 @@ from later.client.answers import (
     TopicInfo,
 )
 from later.client.backend import NETWORK, Backend, ThreadConnection
-from later.client.batch_call import BatchCall, BatchItem, BatchRun, IdsCall, Results
+from later.client.batch_call import BatchItem, BatchRun, Results
 from later.client.call import Call, attempt_timeout_s, pause, read
 from later.client.call_fields import Page
-from later.client.calls import IfExistsValue, MovedTasks, State
+from later.client.calls import DurabilityValue, IfExistsValue, MovedTasks, State
 from later.client.connection_settings import check_settings
 from later.client.machine_clock import monotonic_s
 from later.client.policy_check import (
@@ -105,16 +105,18 @@ class Client:
         headers: Mapping[str, str] | None = None,
         context: Mapping[str, str] | None = None,
         remember: Seconds | None = None,
+        durability: DurabilityValue | None = None,
     ) -> Enqueued:
         """Create a task that is due after `delay` (`15`, `"1h30m"`, a timedelta), or `at` a time with a zone.
 
         It returns when the daemon has stored the task. Creating an `id` again, also for `remember` after its end, makes
         nothing new; `if_exists` may say otherwise. Without an id the client makes one, so that the create can be sent
-        again.
+        again. With a `durability` it returns when a disk or a replica has the task, too; DurabilityMissed says that the
+        task was stored, but not there within `patience`.
         """
         draft = calls.draft(
             topic, content, callback=callback, delay=delay, at=at, id=id, if_exists=if_exists, retry=retry, ttl=ttl,
-            headers=headers, context=context, remember=remember,
+            headers=headers, context=context, remember=remember, durability=durability,
         )  # fmt: skip
         return self.create_draft(draft)
 
@@ -165,13 +167,13 @@ class Client:
         """Return many tasks: a task or an error for each id, in order."""
         return self._send_batch("/query/batch", [calls.query_item(id) for id in ids])
 
-    def delete(self, id: str) -> Deleted:
+    def delete(self, id: str, *, durability: DurabilityValue | None = None) -> Deleted:
         """Remove a task, and forget its id. If the first answer was lost, it may be NotFound although it was there."""
-        return self._send(calls.delete(id))
+        return self._send(calls.delete(id, durability))
 
-    def delete_many(self, ids: Iterable[str]) -> Results[Deleted]:
+    def delete_many(self, ids: Iterable[str], *, durability: DurabilityValue | None = None) -> Results[Deleted]:
         """Remove many tasks: a deletion or an error for each id, in order."""
-        return self._send_batch("/delete/batch", [calls.delete_item(id) for id in ids])
+        return self._send_batch(calls.delete_batch_path(durability), [calls.delete_item(id) for id in ids])
 
     def list(
         self,
@@ -201,21 +203,23 @@ class Client:
         headers: Mapping[str, str] | None = None,
         retry: int | None = None,
         ttl: Seconds | UnsetType | None = UNSET,
+        durability: DurabilityValue | None = None,
     ) -> Info:
         """Change a waiting task. A `delay` counts from now; a `ttl` of None removes it. Conflict: it is in flight."""
         return self._send(
             calls.update(
-                id, delay=delay, at=at, content=content, callback=callback, headers=headers, retry=retry, ttl=ttl
+                id, delay=delay, at=at, content=content, callback=callback, headers=headers, retry=retry, ttl=ttl,
+                durability=durability,
             )
-        )
+        )  # fmt: skip
 
-    def run_now(self, id: str) -> Info:
+    def run_now(self, id: str, *, durability: DurabilityValue | None = None) -> Info:
         """Let a task be due now, also a dead one."""
-        return self._send(calls.run_now(id))
+        return self._send(calls.run_now(id, durability))
 
-    def run_now_many(self, ids: Iterable[str]) -> Results[DueTask]:
+    def run_now_many(self, ids: Iterable[str], *, durability: DurabilityValue | None = None) -> Results[DueTask]:
         """Let many tasks be due now: when each is due, or an error, in order."""
-        return self._send_batch("/run-now", [calls.due_item(id) for id in ids], IdsCall)
+        return self._send_run(BatchRun.of_ids("/run-now", [calls.due_item(id) for id in ids], durability))
 
     def explain(self, *, id: str | None = None, topic: str | None = None) -> Explained:
         """Say why a task, or the tasks of a topic, have not run yet."""
@@ -230,18 +234,19 @@ class Client:
         died_after: datetime | None = None,
         died_before: datetime | None = None,
         rate: float | None = None,
+        durability: DurabilityValue | None = None,
     ) -> int:
         """Redrive a dead task, or a topic's that died before now, `rate` of them a second; return how many."""
         return self._move(
             calls.redrive(
                 id=id, topic=topic, reason=reason, died_after=died_after,
-                died_before=died_before, rate=rate, now=self._wall_ms(),
+                died_before=died_before, rate=rate, durability=durability, now=self._wall_ms(),
             )
         )  # fmt: skip
 
-    def redrive_many(self, ids: Iterable[str]) -> Results[DueTask]:
+    def redrive_many(self, ids: Iterable[str], *, durability: DurabilityValue | None = None) -> Results[DueTask]:
         """Redrive many dead tasks: when each is due, or an error, in order."""
-        return self._send_batch("/redrive", [calls.due_item(id) for id in ids], IdsCall)
+        return self._send_run(BatchRun.of_ids("/redrive", [calls.due_item(id) for id in ids], durability))
 
     def purge(
         self,
@@ -455,10 +460,10 @@ class Client:
     def _create_fitted(self, draft: Draft) -> Enqueued:
         return self._send(calls.create(calls.create_item(draft, self._wall_ms())))
 
-    def _send_batch(
-        self, path: str, items: Sequence[BatchItem[Answer]], kind: type[BatchCall[Answer]] = BatchCall
-    ) -> Results[Answer]:
-        run = BatchRun(path, items, kind)
+    def _send_batch(self, path: str, items: Sequence[BatchItem[Answer]]) -> Results[Answer]:
+        return self._send_run(BatchRun.of_batch(path, items))
+
+    def _send_run(self, run: BatchRun[Answer]) -> Results[Answer]:
         while (call := run.next()) is not None:
             try:
                 self._send(call)

@@ -269,6 +269,18 @@ class Unavailable(CallFailed):
         self.retry_after_ms = retry_after_ms
 
 
+class DurabilityMissed(Unavailable):
+    """A call that was carried out, but has not reached the durability that was asked for. It may be sent again.
+
+    `id` is that of the task, if the call was for one; `reached` is the level that was reached.
+    """
+
+    def __init__(self, reason: str, id: str | None, reached: str, *, retry_after_ms: int | None = None) -> None:
+        super().__init__(reason, 503, unknown=True, retry_after_ms=retry_after_ms)
+        self.id = id
+        self.reached = reached
+
+
 class NotConfigured(LaterError):
     """The application's fault: the library was used before it was told where `later` is."""
 

@@ -19,6 +19,7 @@ from later.api.requests import (
     check_reason,
     check_redrive_request,
     check_run_now_request,
+    parse_delete_request,
     parse_explain_request,
     parse_id,
     parse_ids,
@@ -31,9 +32,10 @@ from later.api.requests import (
 from later.client.answers import Enqueued
 from later.client.call import ProblemDetails
 from later.client.http import NO_SUCH_PATH, ApiReply
-from later.core.admit import admit
+from later.core.admit import admit, resolve_durability
 from later.core.caller import ANYBODY
 from later.core.clock import rfc3339
+from later.core.durability import PRIMARY, parse_durability
 from later.core.errors import ConfigError, Conflict, InFlight, LaterError, NotFound, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.held import Held, find_hold
@@ -76,7 +78,7 @@ class VirtualApi:
         self._calls: dict[str, Callable[[bytes], object]] = {
             "/create": self._create,
             "/query": lambda body: task_view(self._store.find(_id(body))),
-            "/delete": lambda body: self._store.delete(_id(body)),
+            "/delete": self._delete,
             "/update": self._update,
             "/run-now": self._run_now,
             "/redrive": self._redrive,
@@ -151,7 +153,13 @@ class VirtualApi:
     def _create(self, body: bytes) -> Enqueued:
         draft, policies, now = parse_draft(body), self._store.policies, self.now()
         task = admit(draft, policies, now, new_id())
-        return self._store.create(creation_of(draft, task, policies), now)
+        level = resolve_durability(draft.durability, policies.for_topic(task.topic))
+        enqueued = self._store.create(creation_of(draft, task, policies), now)
+        return msgspec.structs.replace(enqueued, durability=str(level))  # memory is as durable as anybody asks
+
+    def _delete(self, body: bytes) -> object:
+        name, level = parse_delete_request(body, ANYBODY)
+        return msgspec.structs.replace(self._store.delete(name), durability=str(level))
 
     def _update(self, body: bytes) -> object:
         changes = parse_update_request(body)
@@ -159,7 +167,13 @@ class VirtualApi:
             raise refusal("id", None)
         id = ANYBODY.task_name(changes.id)
         changes.require_any()
-        return task_view(self._store.update(id, changes, self.now()))
+        return self._changed(lambda: self._store.update(id, changes, self.now()), changes.durability)
+
+    def _changed(self, change: Callable[[], VirtualTask], durability: str | None) -> object:
+        """Change a task, and return its view with the level that was asked for, if it is above `primary`."""
+        level = parse_durability(durability)
+        view = task_view(change())
+        return view if level is PRIMARY else msgspec.structs.replace(view, durability=level)
 
     def _batch(self, path: str, pending_only: bool, body: bytes) -> object:
         calls: dict[str, Callable[[bytes], object]] = {
@@ -194,7 +208,8 @@ class VirtualApi:
         check_run_now_request(request)
         if request.ids is not None:
             return _move_each(request.ids, lambda name: self._store.run_now(name, self.now()))
-        return task_view(self._store.run_now(ANYBODY.task_name(request.id or ""), self.now()))
+        name = ANYBODY.task_name(request.id or "")
+        return self._changed(lambda: self._store.run_now(name, self.now()), request.durability)
 
     def _redrive(self, body: bytes) -> object:
         request = parse_redrive_request(body)

@@ -44,7 +44,7 @@ async def test_an_unknown_type_has_no_page(api: ApiFixture) -> None:
 def test_only_errors_that_no_caller_sees_are_faults() -> None:
     classes = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LaterError)}
     faults = {kind.__name__ for kind in classes if problem_type(kind.__new__(kind)) is FAULT}
-    of_clients = {"CallFailed", "HandlerExists", "LeaseLost", "NotConfigured", "Unavailable"}
+    of_clients = {"CallFailed", "DurabilityMissed", "HandlerExists", "LeaseLost", "NotConfigured", "Unavailable"}
     of_the_daemon = {"LaterError", "StoreFault", "ConfigError", "InputUnreadable", "MissingMaster", "UnreadableBody"}
     assert faults == of_clients | of_the_daemon
 

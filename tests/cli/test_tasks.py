@@ -346,3 +346,11 @@ def test_wrong_usage_of_task_commands(arguments: list[str], message: str, api: A
     assert exit_code_of(*arguments) == 2
     assert message in capsys.readouterr().err
     assert api.requests == []
+
+
+def test_create_asks_for_a_level_and_tells_the_id_where_it_was_missed(api: ApiStub, capsys: Capture) -> None:
+    api.replies = [Reply(503, {"detail": "stored, but not on a replica", "stored": True, "id": "a"})]
+    status = exit_code_of("create", "--topic", "o", "--durability", "replica", "--wait", "0.1s")
+    assert status != 0
+    assert api.requests[0].json["durability"] == "replica"
+    assert "its id is a" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from later.core.errors import (
     CallFailed,
     Conflict,
     CrossSite,
+    DurabilityMissed,
     Exists,
     InFlight,
     LaterError,
@@ -273,7 +274,7 @@ def test_a_text_that_is_not_unicode_is_refused_by_name() -> None:
 
 
 def a_run(*ids: str) -> BatchRun[Any]:
-    return BatchRun("/query/batch", [calls.query_item(id) for id in ids])
+    return BatchRun.of_batch("/query/batch", [calls.query_item(id) for id in ids])
 
 
 def next_of(run: BatchRun[Any]) -> BatchCall[Any]:
@@ -365,3 +366,34 @@ def test_a_batch_of_which_nothing_could_be_sent_raises_the_error() -> None:
 
 def test_an_answer_to_another_batch_is_no_answer() -> None:
     assert isinstance(error_from(200, results(info("a")), call=next_of(a_run("a", "b"))), Unavailable)
+
+
+# Durability
+
+
+def test_a_level_that_was_missed_is_told_with_the_id_and_may_be_asked_for_again() -> None:
+    problem = {
+        "type": "/problems/not-durable", "title": "x", "status": 503, "detail": "stored, but not there",
+        "id": "a", "stored": True, "durability": "primary",
+    }  # fmt: skip
+    with pytest.raises(DurabilityMissed) as missed:
+        read(CALL, 503, "1", json.dumps(problem).encode(), NOW)
+
+    error = missed.value
+    assert (error.id, error.reached, error.unknown, error.retry_after_ms) == ("a", "primary", True, 1000)
+    assert pause(0, error, a_call(safe=True), 1.0) == 1
+    assert pause(0, error, a_call(safe=False), 1.0) is None
+
+
+def test_calls_ask_for_a_level() -> None:
+    draft = calls.draft("orders", durability="replica")
+    create = calls.create(calls.create_item(draft, NOW))
+    others: list[Call[Any]] = [
+        calls.update("a", content="x", durability="replica"),
+        calls.delete("a", "replica"),
+        calls.run_now("a", "replica"),
+    ]
+    many = next_of(BatchRun.of_ids("/redrive", [calls.due_item(id) for id in ("a", "b")], "replica"))
+    assert [json.loads(call.body or b"")["durability"] for call in (create, *others, many)] == ["replica"] * 5
+    assert [json.loads(half.body or b"")["durability"] for half in many.halves()] == ["replica"] * 2
+    assert create.decode(b'{"id": "a", "durability": "replica"}').durability == "replica"

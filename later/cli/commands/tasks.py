@@ -30,6 +30,7 @@ from later.cli.policy_options import format_field
 from later.cli.times import EXECUTE_TIME
 from later.client.batch_split import MAX_IDS
 from later.client.http import ApiClient
+from later.core.durability import Durability
 from later.core.errors import NOT_LATER, CallFailed, LaterError
 from later.core.if_exists import IfExists
 
@@ -76,6 +77,12 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
     "--if-exists",
     type=click.Choice([value.value for value in IfExists]),
     help="If a task has the id: keep it as it is, update it if it waits, or create nothing and fail.  [default: keep]",
+)
+@click.option(
+    "--durability",
+    type=click.Choice([level.value for level in Durability]),
+    help="Where the task must be before the command succeeds: as it is, on the primary's disk, on a replica, on both "
+    "disks.  [default: the topic's]",
 )
 @click.option("--from", "source", metavar="FILE", help="Create a task from each line of NDJSON; - is standard input. "
               "A line without an id gets a new one, so sending the file again creates its task again.")  # fmt: skip
