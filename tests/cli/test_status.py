@@ -15,9 +15,11 @@ import redis
 from later.cli import store_access
 from later.cli.commands import status
 from later.cli.commands.status import ProcessStatus
+from later.core.durability import Durability
 from later.core.errors import StoreDown
 from later.core.heartbeat import Heartbeat
 from later.core.policy_scopes import Settings, topic_scope
+from later.store.durability_waits import Offers, ReplicaState
 from later.store.instances import Instances
 from later.store.stats import ServerFacts
 from later.store.topic_counts import TopicCounts
@@ -25,6 +27,15 @@ from tests.builders import a_task
 from tests.cases import each_case
 from tests.cli.api_stub import Capture, exit_code_of
 from tests.store_fixture import StoreFixture
+
+OFFERS = Offers(
+    own_level=Durability.DISK,
+    appendfsync="always",
+    replicas=[ReplicaState("10.0.0.2:6379", "online", 1536, 1)],
+    is_replica_missing=False,
+    may_wait=True,
+    may_wait_for_disk=True,
+)
 
 
 def store_status(**changes: Any) -> status.StoreStatus:
@@ -34,6 +45,7 @@ def store_status(**changes: Any) -> status.StoreStatus:
         shards=1,
         server=ServerFacts("Valkey", "9.1.2", 1536, 0),
         persistence="appendonly",
+        offers=OFFERS,
         processes=[ProcessStatus("host:1", 700, "up", "0.1.0"), ProcessStatus("host:2", 300_000)],
         topics={
             "calm": TopicCounts(9, 0, 0, 0, 0, None),
@@ -52,6 +64,8 @@ def test_status_shows_the_topics_with_most_tasks_due_first(capsys: Capture) -> N
         "store    Valkey 9.1.2 at unix:///s, 1 shard",
         "memory   1.5 KiB, no limit set",
         "writes   appendonly",
+        "levels   primary, disk, replica, replica-disk",
+        "         replica 10.0.0.2:6379: online, 1.5 KiB and 1 s behind",
         "workers  1 alive",
         "         host:1 (up 0.1.0): last heartbeat 0.7 s ago",
         "         host:2: last heartbeat 5 min ago, silent",
@@ -95,7 +109,7 @@ def test_versions_that_differ_are_told_unless_their_processes_are_gone(capsys: C
     old, gone = ProcessStatus("b", 900, "serve", "0.1.0", delivers=False), ProcessStatus("c", 60_000, "up", "0.0.9")
     report = store_status(processes=[ProcessStatus("a", 700, "worker", "0.2.0"), old, gone])
     status.print_text(report, 2)
-    assert capsys.readouterr().out.splitlines()[3:8] == [
+    assert capsys.readouterr().out.splitlines()[5:10] == [
         "workers  1 alive",
         "         a (worker 0.2.0): last heartbeat 0.7 s ago",
         "         b (serve 0.1.0): last heartbeat 0.9 s ago, does not deliver",

@@ -14,6 +14,7 @@ from later.cli.store_access import load_config, run_with_store
 from later.cli.tables import format_size, print_number_table
 from later.core.explain import format_duration
 from later.core.policy import Deliver
+from later.store.durability_waits import Offers
 from later.store.instances import Instances
 from later.store.open import Store
 from later.store.stats import FORGET_WORKER_MS, HEARTBEAT_TIMEOUT_MS, ServerFacts
@@ -81,6 +82,7 @@ class StoreStatus(NamedTuple):
     shards: int
     server: ServerFacts
     persistence: str
+    offers: Offers
     processes: list[ProcessStatus]
     topics: dict[str, TopicCounts]
     remembered: int
@@ -132,6 +134,7 @@ async def read_status(store: Store, address: str) -> StoreStatus:
         shards_away=len(store.away_shards),
         server=await store.stats.server_facts(),
         persistence=await store.stats.persistence(),
+        offers=await store.durability_waits.offers(),
         processes=list_processes(await store.instances.read(), now),
         topics=topics,
         remembered=await store.stats.remembered_ids(),
@@ -171,6 +174,8 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
             **({"shards_away": report.shards_away} if report.shards_away else {}),
             "clock_spread_s": round(report.clock_spread_s, 3),
             "max_clients": server.max_clients,
+            "replicas": [replica._asdict() for replica in report.offers.replicas],
+            "durability": report.offers.levels,
         },
         "workers": [
             {"instance": process.name, "role": process.role, "version": process.version}
@@ -238,6 +243,10 @@ def print_text(report: StoreStatus, max_topics: int) -> None:
     print(f"store    {server.name} {server.version} at {printable(report.address)}{primary}, {shards}")
     print(f"memory   {format_size(server.memory)}{max_memory}")
     print(f"writes   {printable(report.persistence)}")
+    print(f"levels   {', '.join(report.offers.levels)}")
+    for replica in report.offers.replicas:
+        lag = f"{format_size(replica.lag_bytes)} and {replica.lag_s} s behind"
+        print(f"         replica {printable(replica.address)}: {printable(replica.state)}, {lag}")
     print(f"workers  {report.alive_workers} alive" if report.alive_workers else f"workers  {NO_WORKER}")
     for process in report.processes:
         print(f"         {_process_line(process)}")
