@@ -12,6 +12,7 @@ from typing import Any
 import redis
 
 from later.address_types import Address
+from tests.delayed_link import Cut, DelayedLink, run_delayed_link
 from tests.redis_users import user_lines
 from tests.servers import SERVERS, START_TIMEOUT_S, free_ports
 
@@ -27,6 +28,9 @@ Processes = dict[Address, subprocess.Popen[bytes]]
 
 class SentinelService:
     """Servers by their addresses, the first one the primary at the start, and sentinels."""
+
+    link: DelayedLink | None = None
+    """The way to the first server, if it is slow."""
 
     def __init__(self, servers: Processes, sentinels: Processes, *, has_users: bool) -> None:
         self.servers = servers
@@ -70,6 +74,13 @@ class SentinelService:
         process = {**self.servers, **self.sentinels}[address]
         process.kill()
         process.wait()
+
+    def lose_first(self, how: Cut) -> None:
+        """Lose what the first server has sent, and is under way. With `Cut.ALL` it ends; otherwise later reaches it."""
+        assert self.link is not None
+        self.link.cut(how)
+        if how is Cut.ALL:
+            self.kill(self.first)
 
     def refuse_demotion(self) -> None:
         """Let the first server stay a primary whatever the sentinels say, as one does that they cannot reach."""
@@ -147,10 +158,18 @@ def url_of(sentinels: Sequence[Address], service: str = SERVICE) -> str:
 
 @contextmanager
 def run_sentinel_service(
-    folder: Path, *, replicas: int = 2, sentinels: int = 3, host: str = HOST, has_users: bool = False
+    folder: Path,
+    *,
+    replicas: int = 2,
+    sentinels: int = 3,
+    host: str = HOST,
+    has_users: bool = False,
+    delay_s: float = 0.0,
+    durable: bool = False,
 ) -> Iterator[SentinelService]:
     """Run a primary, replicas of it and sentinels, that know each other, by their addresses or by a host's name.
 
+    What the first server sends to its replicas takes `delay_s` to arrive. If they are `durable`, all sync always.
     With `has_users`, the servers have the users of deploy/redis.conf, and the sentinels a password.
     """
     ports = free_ports(1 + replicas + sentinels)
@@ -165,6 +184,8 @@ def run_sentinel_service(
     ]
     users = None
     options = ["--repl-diskless-sync-delay", "0", "--save", ""]
+    if durable:
+        options += ["--appendonly", "yes", "--appendfsync", "always"]
     if host != HOST:
         options += ["--replica-announce-ip", host]
     if has_users:
@@ -182,7 +203,11 @@ def run_sentinel_service(
     with ExitStack() as stack:
         for address in addresses[: 1 + replicas]:
             of = [] if address == first else ["--replicaof", f"{first.host} {first.port}"]
-            running[address] = _start(stack, folder, address, [*options, *of], users)
+            port = address.port
+            if delay_s and address == first:
+                port = free_ports(1)[0]
+                service.link = stack.enter_context(run_delayed_link(first.port, port, delay_s))
+            running[address] = _start(stack, folder, address, [*options, *of, "--port", str(port)], users)
         service.wait_until_running()  # sentinels that find no replicas at the start look again only after ten seconds
         for address in addresses[1 + replicas :]:
             configuration = folder / f"sentinel-{address.port}.conf"
