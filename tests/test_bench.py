@@ -321,6 +321,7 @@ def test_a_row_that_cannot_start_shows_the_reason(tmp_path: Path) -> None:
 def test_the_table_has_all_rows() -> None:
     assert [row.name for row in ROWS] == [
         "create",
+        "durability",
         "query",
         "batch",
         "bulk",
@@ -386,8 +387,9 @@ def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> 
         *("endless", "consoles", "keys", "signed", "guard", "access-log", "traces"),
         *("pull-wait", "pull-idle", "handlers"),
     }
-    expected = {"none", "always"} if row.name == "sweep" else {"none"}
-    assert stores == (expected if row.name in {*without_persistence, "sweep"} else set(DURABILITIES))
+    of_one = {"sweep": {"none", "always"}, "durability": {"everysec", "always"}}
+    expected = {"none"} if row.name in without_persistence else set(DURABILITIES)
+    assert stores == of_one.get(row.name, expected)
 
 
 def test_selected_rows_keep_the_order_of_the_table() -> None:

@@ -6,6 +6,7 @@ from scripts.bench.rows.bulk import BULK, EXPORT
 from scripts.bench.rows.consoles import CONSOLES_OPEN
 from scripts.bench.rows.create import CREATE
 from scripts.bench.rows.deliver import DELIVER, DELIVER_HTTPS, DELIVER_ORIGINS, DELIVER_TOPICS
+from scripts.bench.rows.durable_creates import DURABILITY
 from scripts.bench.rows.endless import ENDLESS
 from scripts.bench.rows.handlers import HANDLERS
 from scripts.bench.rows.idle import IDLE
@@ -22,6 +23,7 @@ from scripts.bench.rows.sweep import SWEEP
 
 ROWS: tuple[Row, ...] = (
     CREATE,
+    DURABILITY,
     QUERY,
     BATCH,
     BULK,
