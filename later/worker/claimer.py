@@ -95,7 +95,7 @@ class Claimer:
         await self._store.signing.refresh()  # before the first delivery, and after a suspend: a secret may have ended
         self._throttle.observe(policies, snapshot.holds, now)
         if not self._fair_share.free:
-            self._shard_selector.note_end(now, claimed=(), left=())
+            self._shard_selector.note_look(now)
             return TickResult(0, None)
         due, requests = await self._plan(snapshot.delay, policies, now)
         results, begun, due_again_at = await self._claim(requests, now)

@@ -123,13 +123,17 @@ class ShardSelector:
         self._note_seen(others, now)
         return sorted(self._owned | others)
 
+    def note_look(self, now: int) -> None:
+        """Note the end of a tick that went well, without free slots: it could claim nothing."""
+        if not self._is_stopped:
+            self.looked_at = now
+
     def note_end(self, now: int, *, claimed: Collection[int], left: Collection[int]) -> None:
         """Note the end of a tick that went well: in which shards it claimed tasks, and left due ones behind.
 
         Shards that others do not get done are followed, as long as this worker claims something there.
         """
-        if not self._is_stopped:
-            self.looked_at = now
+        self.note_look(now)
         if not self.is_restricted:
             return
         self._claimed_nothing = not claimed

@@ -25,7 +25,10 @@ def a_selector(
 def tick(selector: ShardSelector, now: int, *, free: bool = True) -> set[int]:
     """Let the selector select the shards of a tick that claims nothing."""
     shards = selector.for_delay(now, has_free_slots=free)
-    selector.note_end(now, claimed=(), left=())
+    if free:
+        selector.note_end(now, claimed=(), left=())
+    else:
+        selector.note_look(now)
     return set(range(SHARDS)) if shards is None else set(shards)
 
 
@@ -81,6 +84,15 @@ def test_a_worker_that_owns_many_shards_sees_the_few_others_soon() -> None:
 def test_a_worker_without_free_slots_looks_at_its_own_shards_only() -> None:
     selector = a_selector(3, 17, backlog=CensusBacklog(NOW, NOW - 60_000))
     assert [tick(selector, NOW + TICK_MS * number, free=False) for number in range(3)] == [{3, 17}] * 3
+
+
+def test_a_worker_whose_slots_were_full_is_not_idle_and_goes_on_where_due_tasks_were_left() -> None:
+    selector = a_selector(3, workers=100, backlog=CensusBacklog(NOW, NOW - 60_000))
+    selector.for_delay(NOW, has_free_slots=True)
+    selector.note_end(NOW, claimed={3, 9}, left={9})
+    assert tick(selector, NOW + 10, free=False) == {3}
+    assert selector.looked_at == NOW + 10
+    assert tick(selector, NOW + 20) == {3, 9}
 
 
 # Tasks of this process
