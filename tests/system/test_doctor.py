@@ -42,6 +42,10 @@ def test_inconsistencies_are_found_and_repaired(folder: Path, store: StoreServer
         ids = [create(up.url, callback=receiver.url(), delay=3600) for _ in range(4)]
         create(up.url, topic="asleep", callback=receiver.url(), delay=3600)
         _make_inconsistent(store.client(), *(pack_id(id) for id in ids[:3]))
+        assert _kinds(_run_doctor(store, "--shards", "0")) >= {"several", "nowhere", "bodiless", "wake-missing"}
+        no_such_shard = run_command("doctor", "--shards", "0-1", "--redis", store.url)
+        assert (no_such_shard.returncode, no_such_shard.stdout) == (2, "")
+        assert "there is no shard 1; those of the store are 0-0" in no_such_shard.stderr
         found, repaired, after = (_run_doctor(store, *repair) for repair in ((), ("--repair",), ()))
         assert (found[0], repaired[0], after[0]) == (1, 0, 0)
         assert _kinds(found) >= {"several", "nowhere", "bodiless", "wake-missing"}
