@@ -61,7 +61,7 @@ def test_a_killed_process_is_restarted_and_no_task_is_lost(folder: Path, data: P
             os.kill(killed, signal.SIGKILL)
             died = up.wait_for_event("process exited")
             wait_until(lambda: _why_not_ready(up) == "1 of 2 processes is being started", "the outage is reported", 2)
-            wait_until(lambda: _why_not_ready(up) == "", "the process is restarted", 10)
+            wait_until(lambda: _why_not_ready(up) == "", "the process is restarted")
             accepted = len(clients.accepted)
             wait_until(lambda: len(clients.accepted) > accepted + 50, "creates continue")
         assert (died["level"], died["pid"], died["status"], died["restart_in_s"]) == ("warning", killed, -9, 0)
@@ -83,7 +83,7 @@ def test_a_terminated_process_stops_in_order_and_is_restarted(folder: Path, data
             os.kill(pid, signal.SIGTERM)
         assert up.wait_for_event("process exited")["status"] == 0
         wait_until(lambda: receiver.answered == ids, "all are delivered")
-        wait_until(lambda: _why_not_ready(up) == "", "both are restarted", 10)
+        wait_until(lambda: _why_not_ready(up) == "", "both are restarted")
         assert read_metric(up.url, 'later_deliveries_total{outcome="done"}') == len(ids)
         assert up.stop() == 0
     assert receiver.repeated_calls() == []
@@ -127,7 +127,7 @@ def test_a_process_that_hangs_for_good_is_killed_and_replaced(folder: Path, data
         killed = up.wait_for_event("process killed: it does not answer")
         assert (killed["level"], killed["pid"]) == ("warning", hung)
         assert up.wait_for_event("process exited")["status"] == -signal.SIGKILL
-        wait_until(lambda: _why_not_ready(up) == "", "the process is replaced", 10)
+        wait_until(lambda: _why_not_ready(up) == "", "the process is replaced")
         assert other in up.children()
         ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
         wait_until(lambda: receiver.answered == ids, "every connection is answered, and every task delivered")
@@ -250,7 +250,7 @@ def test_each_process_listens_on_all_addresses_of_a_name(folder: Path, store: St
         _wait_until_all_up(serve)
         os.kill(serve.children()[0], signal.SIGKILL)
         serve.wait_for_event("process exited")
-        wait_until(lambda: _why_not_ready(serve) == "", "the process is restarted", 10)
+        wait_until(lambda: _why_not_ready(serve) == "", "the process is restarted")
         urls = [event["url"] for event in serve.events() if event["event"] == "listening"]
         assert [get(url, "/livez").status for url in urls for _ in range(5)] == [200] * 5 * len(urls)
         assert serve.stop() == 0
@@ -301,7 +301,7 @@ def test_each_process_answers_for_all(folder: Path, data: Path, receiver: Receiv
         os.kill(up.children()[0], signal.SIGKILL)
         up.wait_for_event("process exited")
         counts = [read_metric(up.url, CREATED) for _ in range(10)]
-        wait_until(lambda: _why_not_ready(up) == "", "the process is restarted", 10)
+        wait_until(lambda: _why_not_ready(up) == "", "the process is restarted")
         assert counts + [read_metric(up.url, CREATED) for _ in range(10)] == [40] * 20
         assert read_metric(up.url, "later_store_up") == 1
         assert up.stop() == 0
