@@ -34,9 +34,14 @@ _SENTINEL_FORM = (
     "redis+sentinel://user:password@HOST:PORT,HOST:PORT/SERVICE/DATABASE: the sentinels, each with its port, and the "
     "name of the service that they watch"
 )
+_CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+_NODES = re.compile(r"(?P<userinfo>[^/?#@]*@)?(?P<hosts>[^/?#@]+)(?:/(?P<database>[^?#]*))?(\?(?P<query>[^#]*))?")
+_CLUSTER_FORM = "redis+cluster://user:password@HOST:PORT,HOST:PORT: some nodes of the cluster, each with its port"
+SHARDS_IN_CLUSTER = 256
+"""Shards of a new store in a cluster, which stay for good: a billion tasks are four million a shard."""
 _STORE_FORM = (
-    "a redis://, rediss://, redis+sentinel:// or unix:// URL, like redis://user:password@127.0.0.1:6379/0, "
-    "with special characters of the password percent-encoded"
+    "a redis://, rediss://, redis+sentinel://, redis+cluster:// or unix:// URL, "
+    "like redis://user:password@127.0.0.1:6379/0, with special characters of the password percent-encoded"
 )
 
 
@@ -158,6 +163,47 @@ def split_sentinel_url(text: str) -> SentinelUrl | None:
     return SentinelUrl(sentinels, match["service"], server_url, login["sentinel_user"], login["sentinel_password"])
 
 
+class ClusterUrl(NamedTuple):
+    """The parts of a URL of a cluster: `redis+cluster://[user:password@]HOST:PORT[,HOST:PORT…]`."""
+
+    seeds: tuple[Address, ...]
+    """The nodes that are asked first. They tell the rest."""
+    server_url: str
+    """The URL of a node, with everything but its host: `redis://user:password@node/0`."""
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.server_url.startswith("rediss://")
+
+
+def split_cluster_url(text: str) -> ClusterUrl | None:
+    """Return the parts of a URL of a cluster; None for other URLs.
+
+    Raises:
+        ValueError: a part is missing or wrong; the text says what is expected.
+    """
+    scheme, _, rest = text.partition("://")
+    if scheme not in _CLUSTER_SCHEMES:
+        return None
+    match = _NODES.fullmatch(rest)
+    if match is None:
+        raise ValueError(_CLUSTER_FORM)
+    try:
+        seeds = tuple(address(host) for host in match["hosts"].split(","))
+    except ValueError:
+        raise ValueError(_CLUSTER_FORM) from None
+    parameters = parse_qsl(match["query"] or "", keep_blank_values=True)
+    if (match["database"] or "0") != "0" or dict(parameters).get("db", "0") != "0":
+        raise ValueError(f"no database but 0 in a {scheme}:// URL, as a cluster has no other")
+    query = f"?{urlencode(parameters)}" if parameters else ""
+    return ClusterUrl(seeds, f"{_CLUSTER_SCHEMES[scheme]}://{match['userinfo'] or ''}node/0{query}")
+
+
+def default_shards(url: str) -> int:
+    """Return how many shards a new store at a URL has, if nobody says."""
+    return 1 if split_cluster_url(url) is None else SHARDS_IN_CLUSTER
+
+
 @option_type("URL")
 def events_url(text: str) -> str | None:
     """Read the URL of a receiver of operator events, which may have a query; `none` is none."""
@@ -171,13 +217,10 @@ def events_url(text: str) -> str | None:
 
 @option_type("URL")
 def store_url(text: str) -> str:
-    scheme = text.partition("://")[0]
-    if scheme in ("redis+cluster", "rediss+cluster"):
-        raise ValueError(f"a redis://, rediss://, redis+sentinel:// or unix:// URL: {scheme}:// is not supported yet")
     if _NOT_IN_URL.search(text):
         raise ValueError(_STORE_FORM)
-    sentinel_url = split_sentinel_url(text)
-    _check_server_url(text if sentinel_url is None else sentinel_url.server_url)
+    of_servers = split_sentinel_url(text) or split_cluster_url(text)
+    _check_server_url(text if of_servers is None else of_servers.server_url)
     return text
 
 
@@ -219,7 +262,7 @@ def mask_url(url: str) -> str:
     if "@" in tail:  # either an unescaped ? in the password, or an @ in the query
         return f"{start}***"
     _, at, location = head.rpartition("@")
-    form = _HOSTS_PATH if start.removesuffix("://") in _SENTINEL_SCHEMES else _HOST_PORT_PATH
+    form = _HOSTS_PATH if start.removesuffix("://") in {*_SENTINEL_SCHEMES, *_CLUSTER_SCHEMES} else _HOST_PORT_PATH
     if not form.fullmatch(location):
         location = "***"
     return start + ("***@" if at else "") + location + ("?***" if question else "")

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from later.address_types import Address, collector_url, events_url, http_url, mask_url, proxy_url, store_url
+from later.address_types import (
+    Address,
+    collector_url,
+    default_shards,
+    events_url,
+    http_url,
+    mask_url,
+    proxy_url,
+    store_url,
+)
 from later.core.api_keys import ApiKey
 from later.core.callback_url import check_callback, check_host_and_port
 from later.core.durability import Durability
@@ -215,6 +224,8 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     others = {option.field: values[option.key] for option in OPTIONS if not option.in_policy}
     if others["lease_ms"] is None:
         others["lease_ms"] = policy.timeout_ms + DEFAULT_LEASE_MARGIN_MS
+    if others["shards"] is None:
+        others["shards"] = default_shards(others["store_url"])
     if others["durability_timeout_ms"] is None:
         others["durability_timeout_ms"] = min(DEFAULT_DURABILITY_TIMEOUT_MS, others["store_timeout_ms"] // 2)
     if others["trace_context"] is None:

@@ -113,7 +113,8 @@ def _policy_option(
 
 OPTIONS = (
     Option("redis", "store_url", store_url, "redis://127.0.0.1:6379/0", STORE_COMMANDS - {DEV},
-           "URL of the store: redis://, redis+sentinel:// or unix://. A password is safer in the environment."),
+           "URL of the store: redis://, redis+sentinel://, redis+cluster:// or unix://. A password is safer in the "
+           "environment."),
     Option("data", "data", path, "./later-data", STORE_COMMANDS, "Directory of the embedded store."),
     Option("listen", "listen", address, "127.0.0.1:8080", API_COMMANDS | {HEALTH_CHECK},
            "Address of the API; port 0: any free port."),
@@ -174,8 +175,9 @@ OPTIONS = (
     Option("signing-key", "signing_key", key_file, "none", DAEMON_COMMANDS | {"check", "doctor", "secrets"},
            "File of the keys from which signing secrets are derived; LATER_SIGNING_KEY takes their text, too.",
            "signing.key in the directory of an embedded store"),
-    Option("shards", "shards", integer(1, 16_384), "1", DAEMON_COMMANDS | {"import"},
-           "Shards that the data is split into, fixed once the store holds data; 64 or more for a cluster."),
+    Option("shards", "shards", integer(1, 16_384), None, DAEMON_COMMANDS | {"import"},
+           "Shards that the data is split into, fixed once the store holds data; 16 to 1024 in a cluster.",
+           "1; in a cluster 256"),
     Option("prefix", "prefix", prefix, DEFAULT_PREFIX, STORE_COMMANDS - {DEV}, "Prefix of every key in the store."),
     _policy_option("remember", duration(0), "7d"),
     _policy_option("durability", choice(*Durability), "primary"),

@@ -341,7 +341,7 @@ PREFIX = r"expected 1 to 64 characters without white space, control characters o
 WRONG_PREFIXES = ("", "a b", "{a}", "a*", "a?", "a[", "a\\", "a^", "a\n", "\ud800", "a" * 65)
 PROXY_URL = "expected http://HOST:PORT, like http://proxy.internal:3128 or http://user:password@proxy.internal:3128"
 GUARD_RULES = "expected networks, addresses, names or zones, like 10.1.0.0/16,shop.internal,*.pods"
-STORE_URL = "expected a redis://, rediss://, redis+sentinel:// or unix:// URL"
+STORE_URL = "expected a redis://, rediss://, redis+sentinel://, redis+cluster:// or unix:// URL"
 SENTINEL_URL = "expected redis+sentinel://user:password@HOST:PORT,HOST:PORT/SERVICE/DATABASE: the sentinels"
 HTTP_URL = "expected an http or https URL with a host and without user:password@"
 
@@ -411,7 +411,8 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("redis", "redis+sentinel://a/0", SENTINEL_URL),
         ("redis", "redis+sentinel://a:1", SENTINEL_URL),
         ("redis", "rediss+sentinel://a:1,b/orders", SENTINEL_URL),
-        ("redis", "redis+cluster://a", f"{STORE_URL}: redis+cluster:// is not supported yet"),
+        ("redis", "redis+cluster://a", "expected redis+cluster://user:password@HOST:PORT,HOST:PORT: some nodes"),
+        ("redis", "redis+cluster://a:1/2", "expected no database but 0 in a redis+cluster:// URL"),
         ("http-client", "httpx", "--http-client httpx: expected own or aiohttp"),
         ("proxy", "a:3128", PROXY_URL),
         ("proxy", "http://a", PROXY_URL),

@@ -269,6 +269,8 @@ FOREIGN_OPTIONS = {
     *("--env-file", "--no-deps", "--scale"),  # docker compose
     *("--from-file", "--from-env-file"),  # kubectl
     *("--bind", "--masteruser", "--masterauth", "--replicaof", "--sentinel"),  # valkey-server
+    *("--cluster-enabled", "--cluster-require-full-coverage", "--cluster-node-timeout"),
+    *("--user", "--cluster", "--cluster-replicas"),  # valkey-cli
     *("--fix",),  # valkey-check-aof
     *("--pid", "--duration", "--output", "--format", "--rate"),  # py-spy
     *("--py-files", "--host", "--port", "--cores", "--memory"),  # spark-submit, spark-class

@@ -77,6 +77,8 @@ class Clock:
         self._servers: dict[Hashable, ServerClock] = {}
         self._missed_since: dict[Hashable, float] = {}
         """When (s, monotonic) a server first did not answer, of those that have not answered since."""
+        self._awaits_round = False
+        """True until all servers of several were asked once: one of them is not enough."""
         self._before: tuple[ServerClock, float] | None = None
         """What was known of the primary before this one, and when it was replaced."""
         self.moved_ms = 0
@@ -106,6 +108,10 @@ class Clock:
         self._missed_since.pop(server, None)
         known.observe(store_time_us / 1000 + self.moved_ms, sent_at, received_at, self.wall_ahead(), wall_ahead_then)
 
+    def expect_several(self) -> None:
+        """Expect several servers: the time is not steady before all of them were asked once."""
+        self._awaits_round = True
+
     def forget_silent(self, answered: Collection[Hashable]) -> None:
         """Forget the servers that have not answered for `KEEP_S`: all were asked now, and these have answered.
 
@@ -113,6 +119,7 @@ class Clock:
         """
         if not answered:
             return
+        self._awaits_round = False
         now = self.monotonic()
         for server in self._servers.keys() - set(answered):
             if now - self._missed_since.setdefault(server, now) >= KEEP_S:
@@ -156,8 +163,10 @@ class Clock:
 
     def is_steady(self) -> bool:
         """Return True if `now` can be trusted: it was measured, and this machine's clocks have agreed since."""
+        if self._awaits_round or not self._servers:
+            return False
         wall_ahead = self.wall_ahead()
-        return bool(self._servers) and all(known.is_steady(wall_ahead) for known in self._servers.values())
+        return all(known.is_steady(wall_ahead) for known in self._servers.values())
 
     def now(self) -> Interval:
         """Return the store's time now.

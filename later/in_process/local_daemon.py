@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 
+from later.address_types import default_shards
 from later.api.application.app import CLAIMS, ApiSettings, build_app
 from later.api.authorization import Authorization
 from later.api.claims import ClaimHandlers
@@ -27,12 +28,11 @@ from later.daemon.census import Census
 from later.daemon.shared_census import SharedCensus
 from later.metrics import Exposition, Metrics
 from later.store.admission import read_limits
-from later.store.client import StoreClient
-from later.store.connections import connect
+from later.store.cluster_client import connect_client, is_cluster
 from later.store.keys import Bucket
 from later.store.open import connect_store
 from later.store.policies import Replacement
-from later.store.schema import stored_shards
+from later.store.schema import stored_layout
 from later.store.settings import StoreSettings
 from later.store.shared_read import JointRead
 from later.worker.firing import FIRING_EVERY_MS, ScheduleFirer
@@ -63,11 +63,11 @@ async def open_local_daemon(settings: StoreSettings) -> LocalDaemon:
         StoreMismatch: its data is of another version, or is not safe there.
     """
     clock = Clock(time.monotonic, time.time)
-    redis = connect(settings.url, clock, settings.timeout_s)
-    async with aclosing(StoreClient(redis, clock, timeout_s=settings.timeout_s)) as client:
-        shards = await stored_shards(client.execute_each, settings.prefix)
+    async with aclosing(connect_client(settings, clock)) as client:
+        layout = await stored_layout(client.execute_each, settings.prefix, in_cluster=is_cluster(settings.url))
         limits = await read_limits(client.execute_each, settings.prefix)
-    daemon = LocalDaemon(settings, shards or 1, limits or DEFAULT_LIMITS)
+    shards = default_shards(settings.url) if layout is None else layout.shards
+    daemon = LocalDaemon(settings, shards, limits or DEFAULT_LIMITS)
     try:
         await daemon.start()
     except BaseException:

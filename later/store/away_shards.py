@@ -22,15 +22,14 @@ class AwayShards:
     def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
         self._keys = keys
-        self._tags = {shard.index: hash_tag(shard.pool) for shard in keys.shards}
 
     def __len__(self) -> int:
         """Return how many shards are away."""
         away = self._client.away_tags
-        return sum(tag in away for tag in self._tags.values()) if away else 0
+        return sum(hash_tag(shard.pool) in away for shard in self._keys.shards) if away else 0
 
     def __contains__(self, shard: Shard) -> bool:
-        return self._tags[shard.index] in self._client.away_tags
+        return hash_tag(shard.pool) in self._client.away_tags
 
     def draw(self, admit: Callable[[], Task]) -> Task:
         """Return a task that `admit` makes with an id that it draws: in a shard that is there, if that is found.

@@ -39,6 +39,18 @@ UNAVAILABLE = (
 CUT_OFF = ("NOREPLICAS", "MASTERDOWN")
 """Those of a server that has lost its replicas, or its primary: another one may be the primary by now."""
 
+IMPATIENT_VERBS = frozenset((
+    "census", "due_schedules", "due_topics", "expire", "expiring", "explain", "heartbeat", "hold", "keys_since", "look",
+    "notice", "permit", "ping", "policies", "read_history", "refresh", "release", "session_secret", "signing",
+    "snapshot", "stats", "sweep", "time", "trim",
+))  # fmt: skip
+"""Verbs of loops, which come again soon, and of looks that take what is there: in a cluster they do not wait for a node
+that is away."""
+
+REPEATED_VERBS = frozenset(("claim", "give_back", "settle"))
+"""Verbs that their callers repeat. In a cluster they wait for a node that is slow, because a claim whose answer is lost
+would wait for the end of its lease; but not for one that is away, because those of other nodes are in the same call."""
+
 READING_VERBS = frozenset((
     "audit_trail", "count", "dead", "due_schedules", "due_topics", "explain", "job", "list", "open", "ping", "policies",
     "query", "read", "read_history", "refresh", "schedules", "signing", "snapshot", "split", "stats",
@@ -50,9 +62,20 @@ REASONS: list[tuple[tuple[type[Exception], ...], str]] = [
     ((errors.BusyLoadingError,), "the store is loading its data"),
     ((errors.ReadOnlyError,), "the store is a read-only replica"),
     ((errors.ConnectionError, errors.TimeoutError, OSError), "the store cannot be reached: {error}"),
-    ((errors.ClusterDownError, errors.TryAgainError), "the store takes no commands: {error}"),
+    ((errors.ClusterDownError, errors.TryAgainError, errors.NoScriptError), "the store takes no commands: {error}"),
+    ((errors.AskError,), "the cluster's nodes do not agree on who serves a slot: {error}"),
 ]
 """redis-py's errors that are not later's fault, and the reason to report; the first match counts."""
+
+
+class LayoutChanged(StoreDown):
+    """Nobody's fault: the store's data has other hash tags than was expected, which is known only now.
+
+    Commands that were made before would write other keys. Those that are made now are right.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the layout of the store's data was not known until now")
 
 
 class StoreClient:
@@ -80,6 +103,8 @@ class StoreClient:
         self._observers: dict[str, Callable[[float], None]] = {}
         self._check = check
         self._checking = asyncio.Lock()
+        self._layout_changes = 0
+        """How often the check has found another layout than that which commands were made for."""
         self._checked: set[str] = set()
         """Run ids of the servers that have passed the check."""
         self.away_tags = AwayTags()
@@ -101,7 +126,7 @@ class StoreClient:
         return False
 
     def node_of(self, key: bytes) -> Hashable:
-        """Return what tells the server of a key from others; None if there is only one."""
+        """Return what tells the server of a key from others; None if there is only one, or if it is not known."""
         return None
 
     def refresh_map(self) -> None:
@@ -143,7 +168,7 @@ class StoreClient:
         Raises:
             StoreDown: as above.
         """
-        return _raise_error(await self.execute_each(verb, commands))
+        return raise_error(await self.execute_each(verb, commands))
 
     async def execute_available(self, verb: str, commands: Sequence[Command], missing: Any) -> list[Any]:
         """Return the commands' answers as `execute_all` does, with `missing` for each one whose node is away.
@@ -159,11 +184,11 @@ class StoreClient:
         Those are a part of what is asked for, perhaps only that of one node.
         """
         answers = await self.execute_each(verb, commands)
-        return _raise_error([missing if isinstance(answer, NodeDown) else answer for answer in answers])
+        return raise_error([missing if isinstance(answer, NodeDown) else answer for answer in answers])
 
     async def execute_timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """Return the commands' answers as `execute_all` does, and measure the store's time in the same round trip."""
-        return _raise_error(await self.execute_each_timed(verb, commands))
+        return raise_error(await self.execute_each_timed(verb, commands))
 
     async def execute_available_timed(self, verb: str, commands: Sequence[Command], missing: Any) -> list[Any]:
         """Return the commands' answers as `execute_available` does, and measure the store's time, too."""
@@ -177,7 +202,7 @@ class StoreClient:
         """
         sent, wall_ahead = self._clock.monotonic(), self._clock.wall_ahead()
         time, *answers = await self.execute_each(verb, [("TIME",), *commands])
-        seconds, micros = _raise_error([time])[0]
+        seconds, micros = raise_error([time])[0]
         self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic(), wall_ahead)
         return answers
 
@@ -193,6 +218,24 @@ class StoreClient:
         """Return answers as `execute_each` does. The commands wait in the store for `wait_s`, besides its timeout."""
         return await self._execute_checked(verb, commands, wait_s)
 
+    async def execute_on_each_server(self, verb: str, commands: Sequence[Command]) -> list[tuple[str, list[Any]]]:
+        """Return each server that takes writes, by its address, with its answers to commands that name no keys.
+
+        A command that failed has its error as answer.
+
+        Raises:
+            StoreDown: there was no answer of any server.
+        """
+        return [(self._connections.address, await self.execute_each(verb, commands))]
+
+    async def execute_at(self, verb: str, key: bytes, command: Command) -> Any:
+        """Return the answer to a command that names no key, such as SCAN, of the server that has `key`.
+
+        Raises:
+            StoreDown: as `execute`.
+        """
+        return await self.execute(verb, command)
+
     async def aclose(self) -> None:
         await self._connections.aclose()
         await self._redis.aclose()
@@ -202,7 +245,7 @@ class StoreClient:
         if self._check is None:
             return await self._execute(verb, commands, wait_s=wait_s)
         if not self._checked:
-            await self.open()
+            await self._open_for_commands()
         try:
             return await self._execute(verb, commands, self._checked, wait_s)
         except UncheckedServer as error:
@@ -215,12 +258,22 @@ class StoreClient:
         """Check the new primary, also if it was one before: its settings may have changed meanwhile."""
         self._checked.clear()
 
+    async def _open_for_commands(self) -> None:
+        """Check the store. Raises as `open` does, and LayoutChanged if the commands were made for another layout."""
+        changes = self._layout_changes
+        await self.open()
+        if changes != self._layout_changes:
+            raise LayoutChanged
+
     async def _check_unless(self, is_done: Callable[[], bool], servers: Container[str] | None = None) -> None:
         """Check one of some servers, by their run ids (None: any), unless that has been done."""
         try:
             async with asyncio.timeout(self.timeout_s), self._checking:  # within the timeout, as callers queue for it
                 if self._check is not None and not is_done():
                     self._checked.add(await self._check(partial(self._execute, servers=servers)))
+        except LayoutChanged:
+            self._layout_changes += 1
+            raise
         except TimeoutError:
             raise self._unsent_error() from None
 
@@ -249,9 +302,7 @@ class StoreClient:
             await self._give_up_connections()  # an event that ended one connection has often ended all
             raise translate(error, round_trip.is_sent and verb not in READING_VERBS) from error
         finally:
-            if verb not in self._observers:
-                self._observers[verb] = self._observer(verb)
-            self._observers[verb](self._clock.monotonic() - started)
+            self._observe(verb, self._clock.monotonic() - started)
         if self.away_tags or failed:
             self.away_tags.note(commands, answers)
         return await self._translate(answers, failed) if failed else answers
@@ -263,6 +314,11 @@ class StoreClient:
         elif any(str(answers[i]).startswith(CUT_OFF) for i in failed):
             self._connections.doubt_primary()
         return [translate(answer) if isinstance(answer, Exception) else answer for answer in answers]
+
+    def _observe(self, verb: str, seconds: float) -> None:
+        if verb not in self._observers:
+            self._observers[verb] = self._observer(verb)
+        self._observers[verb](seconds)
 
     async def _give_up_connections(self) -> None:
         """Close idle connections, and look for the primary anew."""
@@ -278,7 +334,7 @@ class StoreClient:
         return StoreDown(f"the store did not answer within {self.timeout_s:g} s", unknown=unknown)
 
 
-def _raise_error(answers: list[Any]) -> list[Any]:
+def raise_error(answers: list[Any]) -> list[Any]:
     """Raise the first error among answers, or return them."""
     for answer in answers:
         if isinstance(answer, LaterError):
@@ -294,8 +350,8 @@ def replace_missing(answers: list[Any], missing: Any) -> list[Any]:
         LaterError: the first error among the others.
     """
     if all(isinstance(answer, NodeDown) for answer in answers):
-        return _raise_error(answers)
-    return _raise_error([missing if isinstance(answer, NodeDown) else answer for answer in answers])
+        return raise_error(answers)
+    return raise_error([missing if isinstance(answer, NodeDown) else answer for answer in answers])
 
 
 def translate(error: Exception, unknown: bool = False) -> LaterError:

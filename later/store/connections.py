@@ -7,7 +7,7 @@ as long for the same bytes: its pool's locks, its packing in Python, its records
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -51,25 +51,11 @@ def connect(
     Raises:
         StoreMismatch: redis-py does not understand the URL, or a file that it names cannot be read.
     """
-
-    async def read_clock(connection: AbstractConnection) -> None:
-        await connection.on_connect()
-        if isinstance(connection, PrimaryLookup):
-            await connection.confirm_primary()
-        await _measure_time(connection, clock, note_jump)
+    options = connection_options(clock, timeout_s, note_jump=note_jump)
 
     async def distrust_clock(before: Address, now: Address) -> None:
         clock.distrust()
 
-    options: dict[str, Any] = {
-        "socket_timeout": None,
-        "socket_connect_timeout": timeout_s,
-        "redis_connect_func": read_clock,
-        "client_name": "later",
-        "driver_info": None,
-        "protocol": 2,
-        "retry": None,
-    }
     try:
         sentinel_url = split_sentinel_url(url)
         if sentinel_url is None:
@@ -79,6 +65,41 @@ def connect(
             pool.sentinels.on_failover.append(distrust_clock)
     except ValueError as error:
         raise StoreMismatch(f"--redis {mask_url(url)}: {error}") from None
+    check_tls_files(pool)
+    return Redis.from_pool(pool)
+
+
+def connection_options(
+    clock: Clock,
+    timeout_s: float,
+    *,
+    server: Hashable = None,
+    note_jump: Callable[[float], None] = lambda seconds: None,
+) -> dict[str, Any]:
+    """Return the options of every connection to a server, which the clock knows by that name.
+
+    A new one first reads the server's time. `note_jump` is as in `connect`.
+    """
+
+    async def read_clock(connection: AbstractConnection) -> None:
+        await connection.on_connect()
+        if isinstance(connection, PrimaryLookup):
+            await connection.confirm_primary()
+        await _measure_time(connection, clock, server, note_jump)
+
+    return {
+        "socket_timeout": None,
+        "socket_connect_timeout": timeout_s,
+        "redis_connect_func": read_clock,
+        "client_name": "later",
+        "driver_info": None,
+        "protocol": 2,
+        "retry": None,
+    }
+
+
+def check_tls_files(pool: ConnectionPool) -> None:
+    """Check that the files for TLS can be read. Raises StoreMismatch."""
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         file = pool.connection_kwargs.get(name)
         try:
@@ -86,21 +107,27 @@ def connect(
                 read_regular_file(file)  # each connection would read it, and wait for a FIFO
         except OSError as error:
             raise StoreMismatch(f"--redis: {name} {file}: cannot be read: {error.strerror}") from None
-    return Redis.from_pool(pool)
 
 
-async def _measure_time(connection: AbstractConnection, clock: Clock, note_jump: Callable[[float], None]) -> None:
+async def _measure_time(
+    connection: AbstractConnection, clock: Clock, server: Hashable, note_jump: Callable[[float], None]
+) -> None:
     """Read a server's time on a new connection. If it has just become the primary, tell how far its clock differs."""
     sent, wall_ahead = clock.monotonic(), clock.wall_ahead()
     await connection.send_command("TIME", check_health=False)
     seconds, micros = await connection.read_response()
     time_us, received = int(seconds) * 1_000_000 + int(micros), clock.monotonic()
     jump_s = clock.jump_s(time_us, sent, received)
-    clock.observe(time_us, sent, received, wall_ahead)
+    clock.observe(time_us, sent, received, wall_ahead, server=server)
     if jump_s is not None:
-        note_jump(jump_s)
-        if abs(jump_s) > JUMP_S:
-            log.warning("store clock jumped", by_s=round(jump_s, 3))
+        tell_jump(jump_s, note_jump)
+
+
+def tell_jump(jump_s: float, note_jump: Callable[[float], None]) -> None:
+    """Tell how far the clock of a new primary is ahead of that before it."""
+    note_jump(jump_s)
+    if abs(jump_s) > JUMP_S:
+        log.warning("store clock jumped", by_s=round(jump_s, 3))
 
 
 class UncheckedServer(StoreDown):
@@ -122,9 +149,9 @@ class RoundTrip(msgspec.Struct):
 
 
 class Connections:
-    """At most `MAX_CONNECTIONS` to one store. Each serves one pipeline at a time, and is kept for the next."""
+    """At most so many connections to one store. Each serves one pipeline at a time, and is kept for the next."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, most: int = MAX_CONNECTIONS) -> None:
         self._pool = redis.connection_pool
         self.sentinels = self._pool.sentinels if isinstance(self._pool, PrimaryPool) else None
         """The sentinels that name the primary, if the store has any."""
@@ -132,8 +159,8 @@ class Connections:
             self.sentinels.on_failover.append(self._leave)
         self._parsers: Mapping[Any, Any] = redis.response_callbacks
         """How redis-py parses the answers of some commands, by the command's name."""
-        self.max_connections = MAX_CONNECTIONS
-        self._slots = asyncio.Semaphore(self.max_connections)
+        self.max_connections = most
+        self._slots = asyncio.Semaphore(most)
         self._idle: list[tuple[AbstractConnection, str | None]] = []
         """Connections, and the run ids of their servers, if they were asked for."""
         self.server_changes = 0
@@ -207,6 +234,14 @@ class Connections:
             self.sentinels.doubt()
 
     @property
+    def address(self) -> str:
+        """The server's address: `HOST:PORT`, or the path of its socket."""
+        if self.sentinels is not None:
+            return str(self.sentinels.used)
+        options = self._pool.connection_kwargs
+        return str(options.get("path") or Address(options.get("host", "localhost"), options.get("port", 6379)))
+
+    @property
     def why_no_primary(self) -> Exception | None:
         """Why the sentinels led to no primary; None if they did, or if there are none."""
         return None if self.sentinels is None else self.sentinels.why_not_found
@@ -240,9 +275,9 @@ class Connections:
         return run_id(parse_info(answer))
 
     async def _read_answer(self, connection: AbstractConnection, command: Command) -> Any:
-        try:
-            answer = await connection.read_response()
-        except errors.ResponseError as error:
+        try:  # the caller closes a connection that fails; redis-py would also close one to a store that loads its data
+            answer = await connection.read_response(disconnect_on_error=False)
+        except (errors.ResponseError, errors.BusyLoadingError) as error:
             return error
         parse = self._parsers.get(command[0])
         return answer if parse is None else parse(answer)

@@ -174,9 +174,15 @@ class Doctor:
                     await self._client.execute("doctor", _index_command(shard, located[fallback - 1][1]))
                 return bool(answer)
 
-    def _read_keys(self, shard: Shard) -> AsyncIterator[list[bytes]]:
-        """Yield the keys of a shard, some at a time. The server passes over those of all others, which takes time."""
-        return self._scan(("SCAN",), ("MATCH", shard.key_pattern, "COUNT", SCAN_SLICE))
+    async def _read_keys(self, shard: Shard) -> AsyncIterator[list[bytes]]:
+        """Yield the keys of a shard, some at a time. Its server passes over those of all others, which takes time."""
+        cursor = 0
+        while True:
+            scan: Command = ("SCAN", cursor, "MATCH", shard.key_pattern, "COUNT", SCAN_SLICE)
+            cursor, found = await self._client.execute_at("doctor", shard.pool, scan)
+            yield found
+            if cursor == 0:
+                return
 
     async def _suspects(self, shard: Shard) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield ids that may have a defect, each with the key whose reading made it a suspect."""
@@ -336,7 +342,7 @@ class Doctor:
         return [Finding(Defect.CLAIM_ENDLESS, shard.index, None, None, None, (claim_id,)) for claim_id in claim_ids]
 
     async def _scan(self, scan: Command, options: Command) -> AsyncIterator[Any]:
-        """Yield the results of a SCAN, HSCAN or ZSCAN, slice by slice."""
+        """Yield the results of an HSCAN or ZSCAN, slice by slice."""
         cursor = 0
         while True:
             cursor, found = await self._client.execute("doctor", (*scan, cursor, *options))

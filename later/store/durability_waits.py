@@ -22,6 +22,7 @@ from later.store.scripts import Command
 REPLICA_GRACE_S = 60.0
 """How long no replica may be there before `replica` is refused: one that restarts is soon back."""
 NOT_DURING_REWRITES = "always, but not during rewrites (no-appendfsync-on-rewrite)"
+NOT_IN_CLUSTERS = "it is a cluster, of which no replica and no disk is waited for"
 _REPLICA = re.compile(r"slave\d+")
 
 
@@ -48,6 +49,8 @@ class Offers(NamedTuple):
     may_wait: bool
     may_wait_for_disk: bool
     """True if the server knows WAITAOF, and its user may run it; `may_wait` is the same for WAIT."""
+    is_cluster: bool = False
+    """True for a cluster: the writes of a call lie on several nodes, each with replicas of its own."""
 
     def why_not(self, level: Durability) -> NoOffer | None:
         """Return why the store does not offer a level, or None."""
@@ -58,7 +61,7 @@ class Offers(NamedTuple):
         if level is not Durability.DISK and self.is_replica_missing:
             return NoOffer(level, "it has no replica, and min-replicas-to-write is 0")
         if level is not Durability.DISK and not self.may_wait:
-            return NoOffer(level, "this user may not run WAIT there")
+            return NoOffer(level, NOT_IN_CLUSTERS if self.is_cluster else "this user may not run WAIT there")
         if level is Durability.REPLICA_DISK and not self.may_wait_for_disk:
             return NoOffer(
                 level, "WAITAOF cannot be run there; it needs Redis or Valkey 7.2, and the user's permission"
@@ -67,6 +70,8 @@ class Offers(NamedTuple):
 
     @property
     def _why_no_disk(self) -> str:
+        if self.is_cluster:
+            return NOT_IN_CLUSTERS
         if self.appendfsync is None:
             return "CONFIG is not allowed there; --store-offers says what it offers"
         if self.appendfsync == NOT_DURING_REWRITES:
@@ -102,6 +107,8 @@ class DurabilityWaits:
         Raises:
             StoreDown: the store cannot be asked.
         """
+        if self._client.is_cluster:  # whose nodes would each have to be asked
+            return Durability.PRIMARY
         if level is Durability.REPLICA:
             commands: list[Command] = [self._barrier, ("WAIT", 1, timeout_ms)]
         else:  # WAITAOF alone takes a second: the replica tells of its disk only with the next heartbeat
@@ -118,6 +125,9 @@ class DurabilityWaits:
 
     async def offers(self, own_level: Durability | None = None) -> Offers:
         """Read what the store offers. `own_level` is that of its answers, if the operator says so. Raises StoreDown."""
+        if self._client.is_cluster:
+            level = Durability.PRIMARY if own_level is None else own_level
+            return Offers(level, None, [], False, may_wait=False, may_wait_for_disk=False, is_cluster=True)
         read: list[Command] = [("INFO",), ("CONFIG", "GET", "*appendfsync*"), ("WAIT", 0, 1), ("WAITAOF", 0, 0, 1)]
         answers = await self._client.execute_each("offers", read)
         info = raise_errors(answers[:1])[0]

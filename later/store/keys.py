@@ -89,6 +89,7 @@ from zlib import crc32
 from later.core.store_records import FieldKind
 from later.core.task_names import id_of
 from later.store.scripts import MAX_TASKS, MAX_TOPICS
+from later.store.slot_map import shard_tags
 
 Item = TypeVar("Item")
 
@@ -112,9 +113,10 @@ class Bucket(StrEnum):
 class Shard:
     """The keys of one shard. They share a hash tag, so that a script may use all of them in a cluster."""
 
-    def __init__(self, prefix: str, index: int) -> None:
+    def __init__(self, tag: str, index: int) -> None:
         self.index = index
-        self._tag = b"{%s:%d}:" % (prefix.encode(), index)
+        self._tag = b"{%s}:" % tag.encode()
+        """How its keys begin: its hash tag."""
         self.pool = self._tag + b"pool"
         self.attempts = self._tag + b"attempts"
         self.outcome = self._tag + b"outcome"
@@ -159,9 +161,15 @@ class Shard:
 
 
 class Keys:
-    """The keys of a whole store."""
+    """The keys of a whole store.
 
-    def __init__(self, prefix: str, shards: int) -> None:
+    `tags` is 2 for a store that was new in a cluster: its shards' hash tags are those of `shard_tags`, whose slots
+    divide the cluster's evenly. Otherwise it is 1: shard i has `<prefix>:i`.
+    """
+
+    def __init__(self, prefix: str, shards: int, tags: int = 1) -> None:
+        self.prefix = prefix
+        self.tags = tags
         self.meta = meta_key(prefix)
         self.workers = prefix.encode() + b":workers"
         self.instances = prefix.encode() + b":instances"
@@ -195,7 +203,13 @@ class Keys:
         self.sampled_deliveries = self._history_tag + b"deliveries"
         self._origin_holds_prefix = prefix.encode() + b":origins:"
         self._permits_prefix = prefix.encode() + b":flow:"
-        self.shards = [Shard(prefix, index) for index in range(shards)]
+        self.shards = [Shard(tag, index) for index, tag in enumerate(_tags(prefix, shards, tags))]
+
+    def use_tags(self, tags: int) -> None:
+        """Name the keys of all shards anew, for a store whose shards have other tags."""
+        self.tags = tags
+        for shard, tag in zip(self.shards, _tags(self.prefix, len(self.shards), tags), strict=True):
+            shard.__init__(tag, shard.index)  # type: ignore[misc]  # others hold these very shards
 
     def select(self, indices: Sequence[int] | None) -> Sequence[Shard]:
         """Return the shards with these indices; all for None."""
@@ -349,6 +363,10 @@ def group_topics(targets: Iterable[tuple[Shard, bytes, int]]) -> list[TopicGroup
             positions.append(position)
         sizes[shard] += tasks
     return groups
+
+
+def _tags(prefix: str, shards: int, tags: int) -> Sequence[str]:
+    return shard_tags(prefix, shards) if tags == 2 else [f"{prefix}:{index}" for index in range(shards)]
 
 
 def counter_name(job: str, run: str | None = None) -> str:

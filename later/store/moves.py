@@ -103,7 +103,8 @@ class Move:
         source, target = await _read_meta(self._source), await _read_meta(self._target)
         if source.moved_to is not None:
             return await self._end_again(source, target)
-        check_server(await server_info(self._target.client.execute_each))
+        target_client = self._target.client
+        check_server(await server_info(target_client.execute_each), in_cluster=target_client.is_cluster)
         await self._begin(source, target)
         total = await self._reader.count_tasks()
         others = await self._put_others()

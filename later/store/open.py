@@ -15,8 +15,8 @@ from later.store.audit_trail import AuditTrail
 from later.store.away_shards import AwayShards
 from later.store.bulk_jobs import BulkJobs
 from later.store.claim_records import ClaimRecords
-from later.store.client import StoreClient
-from later.store.connections import connect
+from later.store.client import LayoutChanged, StoreClient
+from later.store.cluster_client import connect_client, is_cluster
 from later.store.cursor import Listing
 from later.store.dead_letter_topics import DeadLetterTopics
 from later.store.dead_letters import DeadLetters
@@ -43,7 +43,16 @@ from later.store.pulls import Pulls
 from later.store.queue_book import QueueBook
 from later.store.scan import Scanner
 from later.store.schedules import Schedules
-from later.store.schema import KNOWN_NEEDS, MOVED_CLOCK, Execute, check_store, stored_shards
+from later.store.schema import (
+    KNOWN_NEEDS,
+    MOST_IN_CLUSTER,
+    MOVED_CLOCK,
+    Execute,
+    Layout,
+    check_new_shards,
+    check_store,
+    stored_layout,
+)
 from later.store.session_secret import SessionSecret
 from later.store.settings import StoreSettings
 from later.store.shard_workers import ShardWorkers
@@ -212,23 +221,35 @@ def connect_store(
     `note_clock_jump` is called as `note_jump` of `connect`.
     """
 
+    in_cluster = is_cluster(settings.url)
+    if in_cluster and shards > MOST_IN_CLUSTER:
+        check_new_shards(shards)
+    keys = Keys(settings.prefix, shards, tags=2 if in_cluster else 1)
+
+    def use_layout(layout: Layout) -> None:
+        if layout.tags != keys.tags:
+            keys.use_tags(layout.tags)
+            raise LayoutChanged
+
     async def check(execute: Execute) -> str:
-        server = await check_store(execute, settings.prefix, shards, moves_clock=moves_clock)
+        server = await check_store(
+            execute, settings.prefix, shards, moves_clock=moves_clock, in_cluster=in_cluster, use_layout=use_layout
+        )
         if moves_clock:
             clock.set_moved(await read_moved(execute, settings.prefix))
         if after_check is not None:
             await after_check(execute)
         return server
 
-    redis = connect(settings.url, clock, settings.timeout_s, note_clock_jump)
-    client = StoreClient(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)
+    client = connect_client(
+        settings, clock, observer=observer, check=check, count_failover=count_failover, note_jump=note_clock_jump
+    )
     if client.sentinels is not None:
 
         async def count(before: Address, now: Address) -> None:
             count_failover()
 
         client.sentinels.on_failover.append(count)
-    keys = Keys(settings.prefix, shards)
     return build_store(
         client,
         clock,
@@ -257,16 +278,16 @@ async def open_store(
         StoreMismatch: this version of later cannot use the data.
         StoreDown: the store cannot be reached.
     """
-    client = StoreClient(connect(settings.url, clock, settings.timeout_s), clock, timeout_s=settings.timeout_s)
+    client, in_cluster = connect_client(settings, clock), is_cluster(settings.url)
     try:
-        stored = await stored_shards(client.execute_each, settings.prefix, known_needs)
+        stored = await stored_layout(client.execute_each, settings.prefix, known_needs, in_cluster=in_cluster)
         if stored is not None:
             clock.set_moved(await read_moved(client.execute_each, settings.prefix))
     except BaseException:
         await client.aclose()
         raise
-    shards = default_shards if stored is None else stored
-    return build_store(client, clock, Keys(settings.prefix, shards), policy)
+    shards, tags = (default_shards, 2 if in_cluster else 1) if stored is None else stored
+    return build_store(client, clock, Keys(settings.prefix, shards, tags), policy)
 
 
 async def open_existing_store(settings: StoreSettings, clock: Clock) -> Store:

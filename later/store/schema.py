@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 from later.core.errors import StoreMismatch
 from later.core.validation import escape_name
@@ -27,13 +27,15 @@ FOLLOW_UPS = "follow-ups"
 """The name of policies with `on_dead` or `on_done` in `needs`: a version that does not know them ignores them."""
 MOVED_CLOCK = "moved-clock"
 """The name of a clock that was moved in `needs`: only `later dev`, and commands that read how far, go by it."""
+TAGS_2 = "tags2"
+"""The name of shards with tags of chosen slots in `needs`: a version that does not know them would find no key."""
 MOVING = "moving"
 """The name of a move under way in `needs`, at both of its ends: nothing but the move may use either."""
 MOVED = "moved"
 """The name of a move that is over in `needs` of its source. `moved_to` in `later:meta` says where its data is."""
-LAYOUT_NEEDS = frozenset({"tags2", MOVED_CLOCK, MOVING, MOVED})
+LAYOUT_NEEDS = frozenset({TAGS_2, MOVED_CLOCK, MOVING, MOVED})
 """Names in `needs` that are about the store itself, so that another store does not take them over with the data."""
-KNOWN_NEEDS = frozenset({PULL, POLICY_CALLBACK, FOLLOW_UPS})
+KNOWN_NEEDS = frozenset({PULL, POLICY_CALLBACK, FOLLOW_UPS, TAGS_2})
 """Names of the features that a store may need of its daemons. `needs` in `later:meta` lists them, separated by commas.
 
 A version that stores something that older ones would misread writes its name there. So they refuse the store, which
@@ -41,23 +43,47 @@ they would otherwise damage, and stores that do without it stay usable by all.
 """
 
 
-async def check_store(execute: Execute, prefix: str, shards: int, *, moves_clock: bool = False) -> str:
+FEWEST_IN_CLUSTER = 16
+MOST_IN_CLUSTER = 1024
+"""Shards of a new store in a cluster. With fewer, nodes would have none; with more, tags would take long to choose."""
+
+
+class Layout(NamedTuple):
+    """How a store's data is laid out: its shards, and which hash tags they have (see `Keys`)."""
+
+    shards: int
+    tags: int
+
+
+async def check_store(
+    execute: Execute,
+    prefix: str,
+    shards: int,
+    *,
+    moves_clock: bool = False,
+    in_cluster: bool = False,
+    use_layout: Callable[[Layout], None] = lambda layout: None,
+) -> str:
     """Check the server, and write or compare the layout in `later:meta`. Return the server's run id.
 
     The layout is written only if it is missing: a store at maxmemory takes no addition. With `moves_clock`, the store
-    is one whose clock is moved; nothing else may use it, and it may have been used by nothing else.
+    is one whose clock is moved; nothing else may use it, and it may have been used by nothing else. `use_layout` gets
+    the layout of the data.
 
     Raises:
         StoreMismatch: this store cannot serve this configuration.
         StoreDown: the store cannot be asked.
     """
     info = await server_info(execute)
-    check_server(info)
+    check_server(info, in_cluster=in_cluster)
     key = meta_key(prefix)
     read: Command = ("HMGET", key, "schema", "needs", "shards", "moved_to")
     schema, needs, stored, moved_to = raise_errors(await execute("open", [read]))[0]
     if schema is None or stored is None:
-        writes: list[Command] = [("HSETNX", key, "needs", MOVED_CLOCK)] if moves_clock else []
+        if in_cluster and stored is None:
+            check_new_shards(shards)
+        need = MOVED_CLOCK if moves_clock else TAGS_2 if in_cluster and schema is None else None
+        writes: list[Command] = [] if need is None else [("HSETNX", key, "needs", need)]
         writes += [("HSETNX", key, "schema", SCHEMA_VERSION), ("HSETNX", key, "shards", shards)]
         if schema is None and stored is None:
             writes.append(("HSETNX", key, INDEX_IS_COMPLETE, 1))
@@ -73,11 +99,23 @@ async def check_store(execute: Execute, prefix: str, shards: int, *, moves_clock
             f"--shards {shards}: the store's data was laid out with --shards {int(stored)}: "
             "use that number, or choose another --prefix"
         )
+    use_layout(_layout(stored, needs))
     return run_id(info)
 
 
-async def stored_shards(execute: Execute, prefix: str, known_needs: Set[str] = KNOWN_NEEDS) -> int | None:
-    """Return how many shards the store's data has; None if there is no data.
+def check_new_shards(shards: int) -> None:
+    """Refuse a number of shards that a new store in a cluster cannot have. Raises StoreMismatch."""
+    if not FEWEST_IN_CLUSTER <= shards <= MOST_IN_CLUSTER:
+        raise StoreMismatch(
+            f"--shards {shards}: a new store in a cluster has {FEWEST_IN_CLUSTER} to {MOST_IN_CLUSTER} shards, so that "
+            "each node gets its part: leave the option out, for 256"
+        )
+
+
+async def stored_layout(
+    execute: Execute, prefix: str, known_needs: Set[str] = KNOWN_NEEDS, *, in_cluster: bool = False
+) -> Layout | None:
+    """Return how the store's data is laid out; None if there is no data.
 
     Raises:
         StoreMismatch: this version of later cannot use the data.
@@ -85,12 +123,16 @@ async def stored_shards(execute: Execute, prefix: str, known_needs: Set[str] = K
     """
     read: Command = ("HMGET", meta_key(prefix), "schema", "needs", "shards", "moved_to")
     info, answer = await execute("open", [("INFO",), read])
-    _check_mode(parse_info(raise_errors([info])[0]))
+    _check_mode(parse_info(raise_errors([info])[0]), in_cluster=in_cluster)
     schema, needs, shards, moved_to = raise_errors([answer])[0]
     if schema is None or shards is None:
         return None
     _check_data(schema, needs, known_needs, moved_to)
-    return int(shards)
+    return _layout(shards, needs)
+
+
+def _layout(shards: bytes, needs: bytes | None) -> Layout:
+    return Layout(int(shards), 2 if TAGS_2 in parse_needs(needs) else 1)
 
 
 def _check_data(schema: bytes, needs: bytes | None, known_needs: Set[str], moved_to: bytes | None) -> None:
@@ -147,13 +189,13 @@ def run_id(info: dict[str, str]) -> str:
     return info.get("run_id", "")
 
 
-def check_server(info: dict[str, str]) -> None:
-    """Refuse a server that is too old, that may evict keys, or that is not a server by itself.
+def check_server(info: dict[str, str], *, in_cluster: bool = False) -> None:
+    """Refuse a server that is too old, that may evict keys, or that is a node of a cluster only where none is expected.
 
     Raises:
         StoreMismatch: it says what to change.
     """
-    _check_mode(info)
+    _check_mode(info, in_cluster=in_cluster)
     name, found, oldest = server_version(info)
     if found < oldest:
         raise StoreMismatch(f"the store is {name} {_dotted(found)}: later needs {name} {_dotted(oldest)} or newer")
@@ -164,17 +206,21 @@ def check_server(info: dict[str, str]) -> None:
         )
 
 
-def _check_mode(info: dict[str, str]) -> None:
-    """Refuse a node of a cluster and a Sentinel, which would answer other commands with puzzling errors.
+def _check_mode(info: dict[str, str], *, in_cluster: bool) -> None:
+    """Refuse a Sentinel, a node of a cluster where a server is expected, and the reverse.
+
+    They would answer other commands with puzzling errors.
 
     Raises:
         StoreMismatch: it says what to name instead.
     """
     mode = info.get("redis_mode", info.get("server_mode"))
-    if mode == "cluster":
-        raise StoreMismatch("the store is a node of a cluster, which later cannot use: name a server outside a cluster")
     if mode == "sentinel":
         raise StoreMismatch("this is a Sentinel, which stores nothing: name the primary that it watches")
+    if mode == "cluster" and not in_cluster:
+        raise StoreMismatch("this is a node of a cluster: use redis+cluster://HOST:PORT,HOST:PORT, without a database")
+    if mode == "standalone" and in_cluster:
+        raise StoreMismatch("this server is not in a cluster: name it by redis://, without +cluster")
 
 
 def server_version(info: dict[str, str]) -> tuple[str, tuple[int, ...], tuple[int, ...]]:

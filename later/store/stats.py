@@ -12,7 +12,7 @@ from later.store.codec import pairs, parse_time
 from later.store.fanout import split_by_weight
 from later.store.holds import held_until, is_held
 from later.store.keys import SCHEMA_VERSION, Bucket, Keys, Shard
-from later.store.schema import server_info, server_version
+from later.store.schema import parse_info, server_version
 from later.store.scripts import Command
 from later.store.topic_counts import NO_TASKS, TopicCounts, TopicState
 from later.store.topic_tallies import BucketCount, TopicTallies, parse_hold
@@ -33,7 +33,8 @@ Item = TypeVar("Item")
 class ServerFacts(NamedTuple):
     """The server's name, version and memory (bytes; a maximum of 0 is none), and how many connections it takes at most.
 
-    0 where it does not tell that.
+    That is 0 where it does not tell it. In a cluster, the oldest version of its primaries, their memory in all, the
+    fewest connections, and how many of them answer.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ServerFacts(NamedTuple):
     memory: int
     max_memory: int
     max_clients: int = 0
+    servers: int = 1
 
 
 class Stats:
@@ -183,31 +185,38 @@ class Stats:
         return sum(await self._available([("HLEN", shard.pool) for shard in self._keys.shards], missing=0))
 
     async def server_facts(self) -> ServerFacts:
-        """Return the facts about the server."""
-        info = await server_info(self._client.execute_each)
-        name, version, _ = server_version(info)
+        """Return the facts about the server, or about the primaries of a cluster that answer."""
+        infos = [parse_info(info) for (info,) in await self._ask_servers([("INFO",)])]
+        name, version, _ = min(map(server_version, infos), key=lambda found: found[1])
+        most = [int(info.get("maxmemory", 0)) for info in infos]
         return ServerFacts(
             name=name,
             version=".".join(str(part) for part in version),
-            memory=int(info.get("used_memory", 0)),
-            max_memory=int(info.get("maxmemory", 0)),
-            max_clients=int(info.get("maxclients", 0)),
+            memory=sum(int(info.get("used_memory", 0)) for info in infos),
+            max_memory=sum(most) if all(most) else 0,
+            max_clients=min(int(info.get("maxclients", 0)) for info in infos),
+            servers=len(infos),
         )
+
+    async def _ask_servers(self, commands: Sequence[Command]) -> list[list[Any]]:
+        """Return the answers of each server to commands, the first of which each of them has answered.
+
+        Raises:
+            StoreDown: none has.
+        """
+        told = [answers for _, answers in await self._client.execute_on_each_server("stats", commands)]
+        answered = [answers for answers in told if not isinstance(answers[0], Exception)]
+        if not answered:
+            raise told[0][0]
+        return answered
 
     async def persistence(self) -> str:
         """Return how the server persists, for people.
 
         A hosted server, or one whose user may not ask, hides when it syncs its append-only file.
         """
-        info = await server_info(self._client.execute_each)
-        answer = (await self._client.execute_each("stats", [("CONFIG", "GET", "appendfsync")]))[0]
-        appendfsync = answer[1].decode() if isinstance(answer, list) and len(answer) == 2 else "unknown"
-        if info.get("aof_enabled") == "1":
-            failing = "" if info.get("aof_last_write_status", "ok") == "ok" else ", failing"
-            return f"appendonly, appendfsync {appendfsync}{failing}"
-        if info.get("rdb_last_bgsave_status", "ok") != "ok":
-            return "snapshots, failing"
-        return "snapshots or none: what was created since the last one is lost with the server"
+        told = await self._ask_servers([("INFO",), ("CONFIG", "GET", "appendfsync")])
+        return "; ".join(sorted({_persistence(parse_info(info), answer) for info, answer in told}))
 
     async def heartbeat(self, instance: str, now: int) -> None:
         """Record that this worker is alive."""
@@ -254,6 +263,17 @@ class Stats:
         for some in _slices(commands):
             answers += await self._client.execute_each("stats", some)
         return replace_missing(answers, missing)
+
+
+def _persistence(info: dict[str, str], answer: Any) -> str:
+    """Return how a server persists. `answer` is what CONFIG GET says of appendfsync."""
+    appendfsync = answer[1].decode() if isinstance(answer, list) and len(answer) == 2 else "unknown"
+    if info.get("aof_enabled") == "1":
+        failing = "" if info.get("aof_last_write_status", "ok") == "ok" else ", failing"
+        return f"appendonly, appendfsync {appendfsync}{failing}"
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return "snapshots, failing"
+    return "snapshots or none: what was created since the last one is lost with the server"
 
 
 def heartbeat_command(keys: Keys, instance: str, now: int) -> Command:

@@ -103,7 +103,13 @@ class StoreReader:
     async def bucket_keys(self, shard: Shard) -> list[bytes]:
         """Return the keys of a shard's buckets, in order."""
         options = ("MATCH", shard.key_pattern, "COUNT", SCAN_SLICE)
-        keys = {key async for found in self._scan(("SCAN",), options) for key in found}
+        keys = set[bytes]()
+        cursor = 0
+        while True:
+            cursor, found = await self._client.execute_at("read", shard.pool, ("SCAN", cursor, *options))
+            keys.update(found)
+            if cursor == 0:
+                break
         return sorted(key for key in keys if shard.parse_bucket_key(key) is not None)
 
     # All but tasks

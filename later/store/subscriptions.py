@@ -138,7 +138,8 @@ class NodeSubscriptions:
         groups: dict[Hashable, list[bytes]] = {}
         for channel in self._channels():
             groups.setdefault(self._client.node_of(channel), []).append(channel)
-        groups.pop(None, None)  # nobody is known to serve these slots now
+        if groups.pop(None, None) is not None:  # nobody is known to serve these slots now
+            self._client.refresh_map()
         await self._end([node for node, (channels, _) in self._kept.items() if groups.get(node) != channels])
         for node in groups.keys() - self._kept.keys():
             self._kept[node] = (groups[node], asyncio.create_task(self._subscribe(groups[node]).keep()))

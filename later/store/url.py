@@ -18,11 +18,19 @@ from later.store.settings import StoreSettings
 PASSWORD = "LATER_REDIS_PASSWORD"
 PASSWORD_FILE = "LATER_REDIS_PASSWORD_FILE"
 SENTINEL_PASSWORD = "LATER_REDIS_SENTINEL_PASSWORD"
-STORE_SCHEMES = ("redis://", "rediss://", "redis+sentinel://", "rediss+sentinel://", "unix://")
-SCHEMES_IN_WORDS = "redis://, rediss://, redis+sentinel:// or unix://"
+STORE_SCHEMES = (
+    "redis://",
+    "rediss://",
+    "redis+sentinel://",
+    "rediss+sentinel://",
+    "redis+cluster://",
+    "rediss+cluster://",
+    "unix://",
+)
+SCHEMES_IN_WORDS = "redis://, rediss://, redis+sentinel://, redis+cluster:// or unix://"
 _URLS = (
     "http(s)://HOST:PORT of the API, or the store's redis(s)://HOST:PORT/DATABASE, "
-    "redis(s)+sentinel://HOST:PORT,HOST:PORT/SERVICE/DATABASE or unix:///PATH"
+    "redis(s)+sentinel://HOST:PORT,HOST:PORT/SERVICE/DATABASE, redis(s)+cluster://HOST:PORT,HOST:PORT or unix:///PATH"
 )
 _AUTHORITY = re.compile(r"([a-z+]+://)([^/?#]*)(.*)", re.DOTALL)
 _IN_QUERY = {"password": PASSWORD, "sentinel_password": SENTINEL_PASSWORD}

@@ -225,10 +225,10 @@ def test_an_unavailable_store_is_reported_in_one_line_without_its_password(comma
 def test_a_store_that_needs_another_version_is_refused(command: str, server_url: str, capsys: Capture) -> None:
     with redis.Redis.from_url(server_url) as client:
         client.flushall()
-        client.hset("later:meta", mapping={"schema": 1, "shards": 1, "needs": "tags2"})
+        client.hset("later:meta", mapping={"schema": 1, "shards": 1, "needs": "tags9"})
     assert exit_code_of(command, "--redis", server_url) == 1
     assert capsys.readouterr().err == (
-        "later: the store's data needs what this version of later does not know: tags2: "
+        "later: the store's data needs what this version of later does not know: tags9: "
         "update later, or choose another --prefix\n"
     )
 

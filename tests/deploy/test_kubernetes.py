@@ -26,7 +26,7 @@ from tests.deploy.stop_time import longest_stop_s
 from tests.metrics.queries import evaluate, exposition, needs_promtool, unknown_names
 
 HERE = Path(__file__).parents[2] / "deploy" / "kubernetes"
-FOLDERS = ("base", "overlays/sentinel", "overlays/embedded")
+FOLDERS = ("base", "overlays/sentinel", "overlays/cluster", "overlays/embedded")
 OLDEST, NEWEST = "1.31", kubernetes_validate.latest_version()
 """The versions of Kubernetes whose schemas the manifests pass."""
 OWN_TYPES = {"ScaledObject"}
@@ -274,7 +274,7 @@ def test_named_ports_exist(folder: str) -> None:
     assert set(used) == named
 
 
-@each_case("folder", ["base", "overlays/sentinel"])
+@each_case("folder", ["base", "overlays/sentinel", "overlays/cluster"])
 def test_each_deployment_survives_the_loss_of_a_node(folder: str) -> None:
     budgets = resources_of(folder, "PodDisruptionBudget")
     for name, deployment in resources_of(folder, "Deployment").items():
@@ -298,10 +298,11 @@ def test_an_embedded_store_has_one_pod_and_a_volume_of_one_node() -> None:
 
 
 def test_the_api_reaches_every_server_of_its_url() -> None:
-    for folder in ("base", "overlays/sentinel"):
+    for folder in ("base", "overlays/sentinel", "overlays/cluster"):
         serve = resources_of(folder, "Deployment")["later-serve"]["spec"]["template"]["spec"]
         (rule,) = resources_of(folder, "NetworkPolicy")["later-serve"]["spec"]["egress"]
-        named = set(re.findall(r":(\d+)[,/]", variables(container_of(serve))["LATER_REDIS"] or ""))
+        named = set(re.findall(r":(\d+)(?:[,/]|$)", variables(container_of(serve))["LATER_REDIS"] or ""))
+        assert named
         assert named <= {str(port["port"]) for port in rule["ports"]}
 
 

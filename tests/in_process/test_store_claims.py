@@ -420,7 +420,7 @@ async def test_without_its_store_open_a_call_says_what_to_do(server_url: str) ->
     [
         (
             "http://127.0.0.1:8080",
-            r"expected a data directory, or a redis://, rediss://, redis\+sentinel:// or unix:// URL",
+            r"expected a data directory, or a redis://, rediss://, redis\+sentinel://, redis\+cluster:// or unix",
         ),
         ("redis://127.0.0.1:6379/x", "expected a data directory, or redis://HOST:PORT/DATABASE"),
     ],

@@ -407,6 +407,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert decode_record(record.claim_id, record.encode().encode()) == record
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
 async def test_a_pop_hands_out_what_it_has_perhaps_removed_and_leaves_what_it_has_not(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch, answer_lost: bool

@@ -10,6 +10,7 @@ import pytest
 
 from later.core.clock import Interval
 from later.store.pull_plan import PullRequest, PullResult, PullTopic
+from later.store.scripts import Command
 from tests.builders import NOW, a_task
 from tests.store.inspection import ask
 from tests.store.test_cost import commands_of
@@ -27,13 +28,20 @@ class Listener:
         async with asyncio.timeout(10):
             return await self.heard.get()
 
-    async def until_subscribed(self) -> None:
+    async def until_subscribed(self, connections: int = 1) -> None:
         async with asyncio.timeout(10):
-            await self.subscribed.get()
+            for _ in range(connections):
+                await self.subscribed.get()
+
+
+def node_count(store: StoreFixture) -> int:
+    """Return how many servers have shards: a process listens over a connection to each."""
+    return len({store.client.node_of(shard.due_notices) for shard in store.keys.shards})
 
 
 @asynccontextmanager
 async def listen(store: StoreFixture) -> AsyncIterator[Listener]:
+    await store.client.open()
     listener = Listener()
     task = asyncio.create_task(
         store.due_notices.listen(
@@ -42,7 +50,7 @@ async def listen(store: StoreFixture) -> AsyncIterator[Listener]:
         )
     )
     try:
-        await listener.until_subscribed()
+        await listener.until_subscribed(node_count(store))
         yield listener
     finally:
         task.cancel()
@@ -50,9 +58,9 @@ async def listen(store: StoreFixture) -> AsyncIterator[Listener]:
 
 
 @pytest.fixture
-async def other(store: StoreFixture, server_url: str) -> AsyncIterator[StoreFixture]:
+async def other(store: StoreFixture, store_url: str) -> AsyncIterator[StoreFixture]:
     """The same store in another process."""
-    async with open_as_it_is(server_url, len(store.keys.shards)) as opened:
+    async with open_as_it_is(store_url, len(store.keys.shards)) as opened:
         yield opened
 
 
@@ -79,6 +87,7 @@ async def test_a_release_of_another_process_is_heard(store: StoreFixture, other:
         assert await listener.next() == ("order", NOW)
 
 
+@pytest.mark.one_server
 async def test_nothing_is_published_of_tasks_with_a_callback_or_due_much_later(store: StoreFixture) -> None:
     tasks = [a_task() for _ in range(10)] + [a_task(topic="jobs", callback="", delay=60.001) for _ in range(10)]
     assert "publish" not in await commands_of(store, lambda: store.tasks.create(tasks))
@@ -91,7 +100,7 @@ async def test_the_subscription_is_made_again_after_its_connection_was_lost(
 ) -> None:
     async with listen(store) as listener:
         await ask(store, [("CLIENT", "KILL", "TYPE", "pubsub")])
-        await listener.until_subscribed()
+        await listener.until_subscribed(node_count(store))
         await other.tasks.create([a_task(callback="")])
         assert await listener.next() == ("order", NOW)
 
@@ -99,9 +108,15 @@ async def test_the_subscription_is_made_again_after_its_connection_was_lost(
 async def test_a_message_that_is_no_notice_is_ignored(store: StoreFixture, other: StoreFixture) -> None:
     async with listen(store) as listener:
         for text in (b"", b"x order", b"5", b"-1 order", b"\xff\xff"):
-            await ask(store, [("PUBLISH", store.keys.due_notices, text)])
+            await ask(store, [_publish(store, text)])
         await other.tasks.create([a_task(callback="")])
         assert await listener.next() == ("order", NOW)
+
+
+def _publish(store: StoreFixture, text: bytes) -> Command:
+    if store.client.is_cluster:
+        return ("SPUBLISH", store.keys.shards[0].due_notices, text)
+    return ("PUBLISH", store.keys.due_notices, text)
 
 
 async def test_a_silent_connection_is_checked_and_goes_on(

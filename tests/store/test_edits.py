@@ -393,6 +393,7 @@ async def test_results_from_before_a_failure_are_returned(store: StoreFixture, m
     assert [type(answer) for answer in answers] == [TaskRecord] * 100 + [StoreDown] * 50
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
 @pytest.mark.parametrize("verb", ["update", "run_now", "redrive", "delete"])
 async def test_no_error_denies_a_change_wherever_the_connection_is_cut(

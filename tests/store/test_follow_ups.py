@@ -473,6 +473,7 @@ async def test_settles_of_other_topics_take_no_command_more(store: StoreFixture)
     assert counts[1] == counts[2]  # before, the script is loaded
 
 
+@pytest.mark.one_server
 async def test_a_daemon_that_would_make_none_refuses_the_store(store: StoreFixture) -> None:
     assert await ask(store, [("HGET", store.keys.meta, "needs")]) == [None]
     await set_policies(store, on_done="")

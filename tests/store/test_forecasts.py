@@ -51,6 +51,7 @@ async def test_a_forecast_agrees_with_counting_each_task(store: StoreFixture) ->
     assert found == WaitingTasks(sum(at <= NOW for at in times), expected)
 
 
+@pytest.mark.one_server
 class TestCost:
     @pytest.fixture
     def shards(self) -> int:

@@ -93,6 +93,7 @@ async def test_a_position_stays_valid_when_its_job_moves_or_is_forgotten(store: 
     assert [job.job for job in (await store.job_list.page(9, page.read_to)).jobs] == ["d"]
 
 
+@pytest.mark.one_server
 async def test_a_page_costs_a_script_for_each_shard_and_the_counts(store: StoreFixture) -> None:
     for number in range(20):
         await count(store, f"j{number}", NOW + number)

@@ -23,6 +23,8 @@ from tests.store.store_meaning import fill, open_prefix, read_meaning, read_scor
 from tests.store.test_schedules import a_definition
 from tests.store_fixture import StoreFixture
 
+pytestmark = pytest.mark.one_server  # of which the source and the target are prefixes
+
 SHARDS = 5
 
 

@@ -12,7 +12,7 @@ from later.core.errors import StoreMismatch
 from later.store import schema
 from later.store.client import StoreClient
 from later.store.connections import connect
-from later.store.schema import check_server, check_store, stored_shards
+from later.store.schema import check_server, check_store, stored_layout
 from tests.builders import a_task
 from tests.cases import each_case
 from tests.servers import SERVERS, free_ports, run_server
@@ -30,15 +30,16 @@ def a_client(url: str, shards: int, prefix: str = "later") -> StoreClient:
     )
 
 
+@pytest.mark.one_server
 async def test_the_first_opening_writes_the_layout(store: StoreFixture, shards: int) -> None:
-    assert await stored_shards(store.client.execute_each, "other") is None
+    assert await stored_layout(store.client.execute_each, "other") is None
     await store.client.open()
     assert (await ask(store, [("HGETALL", "later:meta")]))[0] == {
         b"schema": b"1",
         b"shards": b"%d" % shards,
         b"topics": b"1",
     }
-    assert await stored_shards(store.client.execute_each, "later") == shards
+    assert await stored_layout(store.client.execute_each, "later") == (shards, 1)
 
 
 async def test_it_is_opened_again_with_the_same_layout(store: StoreFixture, server_url: str, shards: int) -> None:
@@ -80,11 +81,12 @@ async def test_a_store_that_needs_what_is_not_known_is_refused_by_name(
     assert (await ask(store, [("KEYS", "*")])) == [[b"later:meta"]]
 
 
-@pytest.mark.parametrize("needs", ["", "pull", "tags2,pull"])
+@pytest.mark.one_server
+@pytest.mark.parametrize("needs", ["", "pull", "follow-ups,pull"])
 async def test_a_store_that_needs_what_is_known_is_used(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch, needs: str
 ) -> None:
-    monkeypatch.setattr(schema, "KNOWN_NEEDS", frozenset({"pull", "tags2"}))
+    monkeypatch.setattr(schema, "KNOWN_NEEDS", frozenset({"pull", "follow-ups"}))
     await ask(store, [("HSET", "later:meta", "schema", 1, "shards", len(store.keys.shards), "needs", needs)])
     assert await store.tasks.create([a_task()]) == [True]
 
@@ -146,12 +148,12 @@ async def test_a_node_of_a_cluster_is_refused_in_words(server: str, tmp_path: Pa
     options = ("--cluster-enabled", "yes", "--port", port, "--cluster-port", bus_port)
     with run_server(server, tmp_path, *options) as (url, _):
         daemon = a_client(url, 1)
-        with pytest.raises(StoreMismatch, match="a node of a cluster, which later cannot use"):
+        with pytest.raises(StoreMismatch, match=r"a node of a cluster: use redis\+cluster://"):
             await daemon.open()
         await daemon.aclose()
         command = StoreClient(connect(url, clock := Clock(time.monotonic, time.time), 10), clock, timeout_s=10)
         with pytest.raises(StoreMismatch, match="a node of a cluster"):
-            await stored_shards(command.execute_each, "later")
+            await stored_layout(command.execute_each, "later")
         await command.aclose()
 
 

@@ -49,6 +49,7 @@ async def wake_entry(store: StoreFixture) -> float | None:
     return None if score is None else float(score)
 
 
+@pytest.mark.one_server
 class TestHolds:
     @pytest.mark.parametrize("until", [NOW, None])
     @pytest.mark.parametrize("for_rate", [False, True])
@@ -81,6 +82,7 @@ class TestHolds:
         assert await run(store, body, repr(entry)) == for_rate
 
 
+@pytest.mark.one_server
 class TestWakeEntries:
     async def test_refresh_wake_takes_the_first_score(self, store: StoreFixture) -> None:
         await fill(store, {"a": 7, "b": 3}, wake=99)
@@ -119,6 +121,7 @@ class TestWakeEntries:
         assert await run(store, "return wake_fault(wake, bucket, 'order', '9')") == fault
 
 
+@pytest.mark.one_server
 class TestTasks:
     async def test_expiry_member_is_the_same_in_lua_and_python(self, store: StoreFixture) -> None:
         assert await run(store, "return expiry_member('order', 'a')") == expiry_member(b"order", b"a")
@@ -139,6 +142,7 @@ class TestTasks:
         assert others == [[None, None]] * 5
 
 
+@pytest.mark.one_server
 class TestOrder:
     @pytest.mark.parametrize(
         ("id", "other"), [("b", "a"), ("aa", "a"), ("\x80", "a"), ("a", "B")], ids=["later", "longer", "high", "case"]

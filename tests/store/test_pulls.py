@@ -277,6 +277,7 @@ async def test_an_acked_id_is_remembered_as_its_task_says_or_the_policy(store: S
     assert (await read_contents(store)).done == {"b": NOW + 5000, "c": NOW + 7}
 
 
+@pytest.mark.one_server
 async def test_the_first_pulled_policy_notes_that_the_store_needs_daemons_that_know_it(store: StoreFixture) -> None:
     async def needs() -> bytes | None:
         [found] = await ask(store, [("HGET", store.keys.meta, "needs")])

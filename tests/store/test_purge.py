@@ -186,6 +186,7 @@ async def test_in_a_race_with_claims_each_task_is_either_claimed_or_purged(store
     assert await store.tasks.settle([done(claim) for claim in claims]) == [True] * len(claims)
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
 @pytest.mark.parametrize("reason", [None, "status"])
 async def test_a_purge_that_is_cut_anywhere_is_completed_by_the_next(

@@ -198,6 +198,7 @@ async def test_sweeps_and_redrives_share_the_dead(store: StoreFixture) -> None:
     await assert_sound(store, THEN)
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
 async def test_a_redrive_that_is_cut_anywhere_is_completed_by_the_next(
     store: StoreFixture, shards: int, monkeypatch: pytest.MonkeyPatch, answer_lost: bool

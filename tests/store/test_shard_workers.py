@@ -64,6 +64,7 @@ async def test_while_the_census_is_away_the_workers_are_read_all_the_same(store:
         assert await store.shard_workers.tell("a", NOW, NOW) == (["a"], None)
 
 
+@pytest.mark.one_server
 async def test_a_worker_whose_shards_are_all_away_has_looked_well(store: StoreFixture) -> None:
     with shards_away(store, *store.keys.shards):
         assert (await store.tasks.worker_snapshot(1, shards=[0])).delay.topics == []

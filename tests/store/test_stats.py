@@ -238,6 +238,7 @@ class TestClock:
         after = (await store.time.now()).high
         assert before <= seconds * 1000 + micros // 1000 <= after
 
+    @pytest.mark.one_server
     async def test_the_time_is_measured_again_when_this_machines_clocks_disagree(self, store: StoreFixture) -> None:
         wall = [0.0]
         clock = Clock(time.monotonic, lambda: wall[0] + time.monotonic())

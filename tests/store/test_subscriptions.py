@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio.connection import AbstractConnection
 
+from later.core.task import new_id
 from later.store.client import StoreClient
 from tests.builders import NOW, a_task
+from tests.cluster_service import run_cluster
 from tests.store.inspection import ask
 from tests.store.test_due_notices import listen
 from tests.store_fixture import StoreFixture, open_as_it_is
+
+pytestmark = pytest.mark.one_server
 
 
 class Nodes:
@@ -103,9 +108,7 @@ class TestNodes:
     async def test_each_node_that_has_shards_gets_one_connection(self, store: StoreFixture, nodes: Nodes) -> None:
         nodes.names = ["a", "b", "c"]
         used = min(3, len(store.keys.shards))
-        async with listen(store) as listener:
-            for _ in range(used - 1):
-                await listener.until_subscribed()
+        async with listen(store):
             assert await connections(store) == used
             assert await channels_heard(store) == sorted(shard.due_notices for shard in store.keys.shards)
         assert sorted(nodes.asked_for) == nodes.names[:used]
@@ -152,3 +155,24 @@ class TestNodes:
             await listener.until_subscribed()
             await other.tasks.create([a_task(callback="")])
             assert await listener.next() == ("order", NOW)
+
+
+@pytest.mark.system
+class TestSlotThatMoves:
+    async def test_notices_of_its_shard_are_heard_from_its_new_node(self, tmp_path: Path) -> None:
+        with run_cluster(tmp_path, 2, replicas=0) as service:
+            async with open_as_it_is(service.url, 16) as store, open_as_it_is(service.url, 16) as other:
+                source, target = service.first_primaries
+                shard = store.keys.shards[0]
+                slot = service.slot_of(shard.pool)
+                assert service.owner_of(slot) == source
+                async with listen(store) as listener:
+                    await other.tasks.create([a_task(id=other.keys.fit_id(new_id(), shard), callback="")])
+                    assert await listener.next() == ("order", NOW)
+                    await asyncio.to_thread(service.migrate_slots, source, target, [(slot, slot)])
+                    await listener.until_subscribed(2)
+                    await other.tasks.create(
+                        [a_task(id=other.keys.fit_id(new_id(), shard), callback="", topic="moved")]
+                    )
+                    assert await listener.next() == ("moved", NOW)
+                    assert store.client.node_of(shard.due_notices) == target

@@ -39,7 +39,8 @@ def test_a_password_in_a_url_is_refused_with_a_hint(url: str) -> None:
                                  "redis://u:hush?@h", "redis+sentinel://s1:1", "redis+sentinel://s1/orders",
                                  "redis+sentinel://s1:1,/orders", "redis+sentinel://s1:1/orders/x",
                                  "redis+sentinel://s1:1/or ders", "redis+sentinel://s1:1/orders?nothing=hush",
-                                 "redis+sentinel://s1:99999/orders", "redis+cluster://h:1",
+                                 "redis+sentinel://s1:99999/orders", "redis+cluster://h", "redis+cluster://h:1/1",
+                                 "redis+cluster://h:1?db=1", "redis+cluster://h:1,", "rediss+cluster://h:1?hush=1",
                                  "http://me:hush@h", "http://h?token=hush", "//h"])  # fmt: skip
 def test_an_invalid_url_is_refused_without_its_secrets(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^url .*: expected .*(http|URL)") as refused:

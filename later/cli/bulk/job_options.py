@@ -249,7 +249,7 @@ def address_options(command: Command) -> Command:
     decorated = config_options(CLIENT_COMMAND, ("key-file", "ca", "wait", "prefix", "store-timeout"))(with_address)
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--url", metavar="URL",
-        help="URL of later's API, or of the store: redis://, redis+sentinel:// or unix://. Put the "
+        help="URL of later's API, or of the store: redis://, redis+sentinel://, redis+cluster:// or unix://. Put the "
         "store's password into LATER_REDIS_PASSWORD, or into the file that LATER_REDIS_PASSWORD_FILE names."
         "  [default: http://127.0.0.1:8080; LATER_URL, for the API only]",
     )(decorated)  # fmt: skip

@@ -58,7 +58,9 @@ def import_(*, file: str, paused: bool, as_json: bool, **flags: str | None) -> i
     config = load_config("import", flags)
 
     async def read(store: Store) -> int:
-        await check_store(store.client.execute_each, config.prefix, len(store.keys.shards))
+        await check_store(
+            store.client.execute_each, config.prefix, len(store.keys.shards), in_cluster=store.client.is_cluster
+        )
         with _input(file) as source:
             return await import_file(store, source, hold=paused, as_json=as_json)
 

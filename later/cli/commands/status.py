@@ -167,6 +167,7 @@ def print_json(report: StoreStatus, max_topics: int) -> None:
             "primary": report.primary,
             "name": server.name,
             "version": server.version,
+            "servers": server.servers,
             "memory_bytes": server.memory,
             "max_memory_bytes": server.max_memory,
             "persistence": report.persistence,
@@ -240,6 +241,7 @@ def print_text(report: StoreStatus, max_topics: int) -> None:
     if report.shards_away:
         shards += f", {report.shards_away} of them away: their tasks are not counted"
     primary = "" if report.primary is None else f" (primary {printable(report.primary)})"
+    primary = primary if server.servers == 1 else f" ({server.servers} primaries)"
     print(f"store    {server.name} {server.version} at {printable(report.address)}{primary}, {shards}")
     print(f"memory   {format_size(server.memory)}{max_memory}")
     print(f"writes   {printable(report.persistence)}")
