@@ -57,12 +57,19 @@ READING_VERBS = frozenset((
 ))  # fmt: skip
 """Verbs that change nothing in the store: whether they were carried out does not matter."""
 
+TAKES_NO_COMMANDS = "the store takes no commands: {error}"
+NOT_PERMITTED = "the store refuses this user: {error}: give it the rules that deploy/redis.conf of this version has"
+"""The reason if a user may not run a command, as after an upgrade to a version that needs another one."""
+NOT_PERMITTED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't run this command")
+"""How the store's error begins if the command is one of a script, in newer servers and in Redis 7.0."""
+
 REASONS: list[tuple[tuple[type[Exception], ...], str]] = [
-    ((errors.AuthenticationError, errors.NoPermissionError), "the store refuses this user: {error}"),
+    ((errors.NoPermissionError,), NOT_PERMITTED),
+    ((errors.AuthenticationError,), "the store refuses this user: {error}"),
     ((errors.BusyLoadingError,), "the store is loading its data"),
     ((errors.ReadOnlyError,), "the store is a read-only replica"),
     ((errors.ConnectionError, errors.TimeoutError, OSError), "the store cannot be reached: {error}"),
-    ((errors.ClusterDownError, errors.TryAgainError, errors.NoScriptError), "the store takes no commands: {error}"),
+    ((errors.ClusterDownError, errors.TryAgainError, errors.NoScriptError), TAKES_NO_COMMANDS),
     ((errors.AskError,), "the cluster's nodes do not agree on who serves a slot: {error}"),
 ]
 """redis-py's errors that are not later's fault, and the reason to report; the first match counts."""
@@ -371,6 +378,7 @@ def translate(error: Exception, unknown: bool = False) -> LaterError:
     for kinds, reason in REASONS:
         if isinstance(error, kinds):
             return StoreDown(reason.format(error=error), unknown=unknown)
-    if str(error).startswith(UNAVAILABLE):
-        return StoreDown(f"the store takes no commands: {error}")
+    for starts, reason in ((NOT_PERMITTED_IN_SCRIPT, NOT_PERMITTED), (UNAVAILABLE, TAKES_NO_COMMANDS)):
+        if str(error).startswith(starts):
+            return StoreDown(reason.format(error=error))
     return StoreFault(f"the store answered an error: {error}")

@@ -339,6 +339,21 @@ def test_a_store_in_trouble_is_down_for_a_reason(error: Exception, reason: str) 
     assert str(translated).startswith(reason)
 
 
+@each_case(
+    "error",
+    [
+        errors.NoPermissionError("User api has no permissions to run the 'hscan' command"),
+        errors.ResponseError("ACL failure in script: User api has no permissions to run the 'hlen' command script: …"),
+        errors.ResponseError("The user executing the script can't run this command or subcommand script: c3664bd3…"),
+    ],
+)
+def test_what_a_user_may_not_run_is_said_with_the_file_that_has_its_rules(error: Exception) -> None:
+    translated = translate(error)
+    assert isinstance(translated, StoreDown)
+    assert str(error) in str(translated)
+    assert str(translated).endswith(": give it the rules that deploy/redis.conf of this version has")
+
+
 def test_an_unexpected_error_is_a_fault_of_later() -> None:
     assert isinstance(translate(errors.ResponseError("WRONGTYPE Operation against a key")), StoreFault)
 

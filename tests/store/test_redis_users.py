@@ -15,13 +15,16 @@ import redis
 import later
 from later.bulk.transport.store import StoreTransport
 from later.client.transport import CreateCounts, TaskStatus
+from later.core.errors import StoreDown
 from later.store import scripts
 from later.store.keys import Bucket, Keys
+from later.store.policy_reader import PAGE
 from later.store.scripts import Script
 from later.store.settings import StoreSettings
 from tests.bulk.conftest import lay_out
 from tests.redis_users import commands_of, run_configured_server, url_as, user_rules
 from tests.servers import SERVERS, run_server, shared_server
+from tests.store_fixture import open_as_it_is
 
 STORE = Path(later.__file__).parent / "store"
 DAEMONS = ("later", "later-api", "later-worker")
@@ -158,6 +161,24 @@ def test_daemons_reach_every_key_that_tasks_and_policies_have(server: redis.Redi
     for user in (*DAEMONS, "later-operator"):
         for key in reached:
             assert may(server, user, "EVALSHA", "0", "1", key), (user, key)
+
+
+@pytest.mark.parametrize("name", sorted(SERVERS))
+@pytest.mark.parametrize("command", ["hlen", "hscan"])
+def test_a_user_with_the_rules_of_an_older_version_is_told_where_those_of_this_one_are(
+    name: str, command: str, tmp_path: Path
+) -> None:
+    """`hlen` is run by a script, and `hscan` by itself: a server words the two differently."""
+
+    async def read_policies(url: str) -> None:
+        async with open_as_it_is(url_as("later-worker", url)) as store:
+            await store.redis.hset(store.keys.policies, mapping={f"topic:t{n}": b"{}" for n in range(PAGE + 1)})
+            await store.policies.read()
+
+    with run_configured_server(tmp_path, name) as url, redis.Redis.from_url(url_as("admin", url)) as server:
+        run(server, "ACL", "SETUSER", "later-worker", f"-{command}")
+        with pytest.raises(StoreDown, match=r"^the store refuses this user: .* command.*: give it the rules that"):
+            asyncio.run(read_policies(url))
 
 
 @pytest.mark.parametrize("name", sorted(SERVERS))
