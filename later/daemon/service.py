@@ -282,7 +282,7 @@ class Service:
         """
         try:
             await self._store.stats.ping()
-            if self._store.away_shards and not self._store.policies.is_read:
+            if not self._store.policies.is_read:
                 await self._store.policies.current()
             if self._config.runs_api and self.http_server.authorization.reads_keys:
                 await self._store.key_book.current()

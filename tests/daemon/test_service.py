@@ -100,6 +100,19 @@ async def test_an_api_whose_keys_cannot_be_read_is_not_ready(store: StoreFixture
         assert is_ready or str(error).startswith("the API keys cannot be read: ")
 
 
+async def test_a_daemon_that_never_read_the_policies_is_not_ready(store: StoreFixture, server_url: str) -> None:
+    """Every create would be answered 503: such as after an upgrade, where the store's user may not read them."""
+    await store.redis.set(store.keys.policies, "x")
+    config = load("serve", {"redis": server_url, "shards": str(len(store.keys.shards))}, {})
+    service = Service(config, Metrics(), health=HEALTH, fail=AsyncMock())
+    try:
+        assert await service.why_store_unavailable() is not None
+        await store.redis.delete(store.keys.policies)
+        assert await service.why_store_unavailable() is None
+    finally:
+        await service.stop()
+
+
 async def test_a_service_reads_all_that_it_reads_each_second_in_one_round_trip(
     store: StoreFixture, server_url: str
 ) -> None:
