@@ -56,6 +56,7 @@ class SharedRead:
         self._translate = translate
         self._complete = complete
         self._reading: asyncio.Task[None] | None = None
+        self._was_read = False
 
     @property
     def is_running(self) -> bool:
@@ -87,8 +88,8 @@ class SharedRead:
                 raise
 
     def is_in_grace(self, read_at: float) -> bool:
-        """Return True if what was read at `read_at` is good while the node is away."""
-        return self._monotonic() - read_at < self.grace_s
+        """Return True if what was read at `read_at` is good while the node is away: never, if nothing was read yet."""
+        return self._was_read and self._monotonic() - read_at < self.grace_s
 
     @property
     def _is_away(self) -> bool:
@@ -122,6 +123,7 @@ class SharedRead:
         try:
             answered = await answer
             self._accept(answered if self._complete is None else await self._complete(answered), asked_at)
+            self._was_read = True
         except StoreFault as fault:
             error = self._translate(fault)
             if error is fault:  # an error that is its own cause would have no end

@@ -263,8 +263,8 @@ class TestAwayShards:
 
 
 class _Time:
-    def __init__(self) -> None:
-        self.s = 1000.0
+    def __init__(self, s: float = 1000.0) -> None:
+        self.s = s
 
     def __call__(self) -> float:
         return self.s
@@ -300,10 +300,16 @@ class TestPolicies:
             with pytest.raises(NodeDown):
                 await book.current()
 
-    async def test_those_that_were_never_read_are_good_for_nothing(self, store: StoreFixture) -> None:
-        book = a_book(store.client, store, _Time(), 30.0)
-        with policies_away(store), pytest.raises(NodeDown):
-            await book.current()
+    @pytest.mark.parametrize("up_s", [2.0, 1000.0])
+    async def test_those_that_were_never_read_are_good_for_nothing(self, store: StoreFixture, up_s: float) -> None:
+        """Also on a machine that was started a moment ago: monotonic time begins there."""
+        book = a_book(store.client, store, _Time(up_s), 30.0)
+        with policies_away(store):
+            for _ in range(2):
+                with pytest.raises(NodeDown):
+                    await book.current()
+            with pytest.raises(NodeDown):
+                await book.look()
 
     async def test_they_cannot_be_changed_meanwhile(self, store: StoreFixture) -> None:
         book = a_book(store.client, store, _Time(), 30.0)
@@ -327,5 +333,14 @@ class TestWhatElseLiesOnOneNode:
             await signing.refresh()
             time.s += 1
             for read in (session.read, keys.current, signing.refresh):
+                with pytest.raises(NodeDown):
+                    await read()
+
+    async def test_keys_and_secrets_that_were_never_read_are_good_for_nothing(self, store: StoreFixture) -> None:
+        """Otherwise a daemon on a machine that was started a moment ago would let calls in without a key."""
+        keys = KeyBook(store.client, store.keys, time := _Time(2.0), grace_s=30.0)
+        signing = SigningBook(store.client, store.keys, time, store.time.now, 30.0)
+        with tags_away(store.client, [hash_tag(store.keys.api_keys), hash_tag(store.keys.signing)]):
+            for read in (keys.current, signing.refresh):
                 with pytest.raises(NodeDown):
                     await read()
