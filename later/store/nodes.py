@@ -31,7 +31,7 @@ TRY_AGAIN_S = 0.02
 RETRY_S = (0.05, 0.1)
 """Pause before a command is sent again whose node serves nobody for now: between these."""
 MOST_REDIRECTS = 5
-"""Redirects in a row that are followed at once. Nodes that disagree could send a command to and fro."""
+"""Redirects of a call that are followed at once. Nodes that disagree could send a command to and fro."""
 
 _NOT_CARRIED_OUT = (
     errors.AskError,  # and MovedError
@@ -42,6 +42,8 @@ _NOT_CARRIED_OUT = (
     errors.NoScriptError,
 )
 """Answers of a node that has refused a command: it may be sent again."""
+_REDIRECTS = (errors.AskError, errors.NoScriptError)
+"""Those after which it may be sent at once."""
 _REFUSED_USER = (errors.AuthenticationError, errors.NoPermissionError)
 _ASKING: Command = ("ASKING",)
 
@@ -49,9 +51,10 @@ _ASKING: Command = ("ASKING",)
 class Patience(msgspec.Struct, frozen=True):
     """How long (s, by the event loop's clock) a call may take.
 
-    Nothing is tried again after `tries_until`; answers are waited for until `ends_at`. With `late_s`, the call is
-    impatient: it does not pause before another try, does not ask nodes that are away, and waits so long at most after
-    the first node's answers for those of others. `lost` makes the answer to a command that may have been carried out.
+    Nothing is tried again after `tries_until`, but redirects are followed then, too. Answers are waited for until
+    `ends_at`. With `late_s`, the call is impatient: it does not pause before another try, does not ask nodes that are
+    away, and waits so long at most after the first node's answers for those of others. `lost` makes the answer to a
+    command that may have been carried out.
     """
 
     tries_until: float
@@ -265,7 +268,7 @@ class Nodes:
 
     async def _carry_out(self, call: _ClusterCall, part: _NodeCommands) -> None:
         """Send commands, and send those again that were refused, to the nodes that they should go to."""
-        tries = 0
+        redirects = 0
         parts = [part]
         while parts:
             refused = [
@@ -273,8 +276,8 @@ class Nodes:
                 for answered, positions in zip(parts, await self._send_all(call, parts), strict=True)
                 for position in positions
             ]
-            tries += 1
-            parts = await self._parts_after(call, refused, tries) if refused else []
+            redirects += any(isinstance(call.answers[position], _REDIRECTS) for _, position in refused)
+            parts = await self._parts_after(call, refused, redirects) if refused else []
 
     async def _send_all(self, call: _ClusterCall, parts: Sequence[_NodeCommands]) -> list[list[int]]:
         if len(parts) == 1:
@@ -282,19 +285,25 @@ class Nodes:
         return await asyncio.gather(*(self._send(call, part) for part in parts))
 
     async def _parts_after(
-        self, call: _ClusterCall, refused: Sequence[tuple[_NodeCommands, int]], tries: int
+        self, call: _ClusterCall, refused: Sequence[tuple[_NodeCommands, int]], redirects: int
     ) -> list[_NodeCommands]:
-        """Wait as long as the answers to refused commands ask for, and return where they go next; none: too late."""
+        """Wait as long as the answers to refused commands ask for, and return where they go next.
+
+        Those that need a pause go nowhere if it is too late for that. Redirects are followed all the same: the last try
+        may find a node that has just become the primary, and does not know the script.
+        """
         named: dict[tuple[Address, bool, bool], list[int]] = {}
-        others: list[int] = []
-        pause, needs_map = TRY_AGAIN_S if tries > MOST_REDIRECTS else 0.0, False
+        moved: list[int] = []
+        delayed: list[int] = []
+        is_to_and_fro = redirects > MOST_REDIRECTS
+        pause, needs_map = TRY_AGAIN_S if is_to_and_fro else 0.0, False
         for part, position in refused:
             answer = call.answers[position]
             if isinstance(answer, errors.NoScriptError):  # which has changed nothing
                 named.setdefault((part.node, part.asks, True), []).append(position)
             elif isinstance(answer, errors.MovedError):  # of which redis-py makes a kind of AskError
                 self._note_moved(call.slots[position], node_address(answer.host, answer.port, part.node))
-                others.append(position)
+                moved.append(position)
             elif isinstance(answer, errors.AskError):
                 target = node_address(answer.host, answer.port, part.node)
                 named.setdefault((target, True, False), []).append(position)
@@ -302,16 +311,18 @@ class Nodes:
                 is_split = isinstance(answer, errors.TryAgainError)
                 pause = max(pause, TRY_AGAIN_S if is_split else random.uniform(*RETRY_S))
                 needs_map = needs_map or not is_split
-                others.append(position)
+                delayed.append(position)
         is_patient, latest = call.patience.late_s is None, call.patience.tries_until
-        if asyncio.get_running_loop().time() + pause >= latest or (pause and not is_patient):
-            return []
+        if pause and not (is_patient and asyncio.get_running_loop().time() + pause < latest):
+            if is_to_and_fro:
+                return []
+            delayed, pause, needs_map = [], 0.0, False
         if pause:
             await asyncio.sleep(pause)
         if needs_map:
             await self._read_map_until(latest)
         return [
-            *self._split(call, others),
+            *self._split(call, [*moved, *delayed]),
             *(_NodeCommands(node, at, asks, loads) for (node, asks, loads), at in named.items()),
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -164,6 +164,25 @@ async def test_a_refusal_for_longer_than_the_tries_last_is_that_commands_answer_
         assert answer == b"OK"
 
 
+async def test_a_script_is_loaded_also_where_the_last_try_finds_a_new_primary() -> None:
+    """A failover may take as long as the tries last. Then the new primary must get the script that it lacks."""
+    script = SPLIT.call([KEY], [])
+    async with run_scripted_cluster(2) as cluster, a_client(cluster) as client:
+        first, second = cluster.nodes
+        started = time.monotonic()
+
+        def answer_in_failover(command: Sequence[bytes]) -> Exception:
+            if time.monotonic() - started < 0.7 * TIMEOUT_S:
+                return Exception("CLUSTERDOWN The cluster is down")
+            time.sleep(0.1 * TIMEOUT_S)  # the answer to the last try comes when the tries are over
+            return Exception(f"MOVED {SLOT} 127.0.0.1:{second.address.port}")
+
+        first.answer = answer_in_failover
+        second.answer = in_turn(Exception("NOSCRIPT No matching script."), b"done")
+        assert await client.execute("split", script) == b"done"
+        assert second.names == [b"EVALSHA", b"SCRIPT", b"EVALSHA"]
+
+
 @pytest.mark.parametrize("lost", [CLOSED, SILENT], ids=["closed", "silent"])
 async def test_a_command_whose_answer_is_lost_is_never_sent_again(lost: object) -> None:
     async with run_scripted_cluster(2) as cluster, a_client(cluster) as client:
@@ -229,6 +248,18 @@ async def test_impatient_calls_wait_neither_for_a_refusal_to_end_nor_for_a_node_
         late, answer = await client.execute_each("due_topics", [GET, OTHER])
         assert time.monotonic() - started < TIMEOUT_S / 2
         assert isinstance(late, StoreDown)
+        assert answer == b"OK"
+
+
+async def test_an_impatient_call_follows_redirects_beside_a_refusal() -> None:
+    """Slots that move one after the other: a part of the node's shards is elsewhere, of one it has only some keys."""
+    other = ("GET", b"{b1}x")
+    async with run_scripted_cluster(2) as cluster, a_client(cluster) as client:
+        first, second = cluster.nodes
+        moved = Exception(f"MOVED {key_slot(b'b1')} 127.0.0.1:{second.address.port}")
+        first.answer = lambda command: moved if command[1] == other[1] else Exception("TRYAGAIN Multiple keys")
+        refused, answer = await client.execute_each("due_topics", [GET, other])
+        assert isinstance(refused, StoreDown)
         assert answer == b"OK"
 
 
