@@ -19,6 +19,7 @@ from later.store.durability_waits import Offers
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
 from later.store.types import Deletion, TaskRecord
+from later.store.unwaited import retrieve_error
 
 OFFERS_AGE_S = 5.0
 """How old what is known of the store's offers may be."""
@@ -43,7 +44,7 @@ class DurableWrites:
         self._timeout_s = timeout_ms / 1000
         self._own_level = own_level
         self._offers: Offers | None = None
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[Offers] | None = None
         self._offers_read = (0.0, 0)
         """When the offers were read (s), and how often the server had changed by then."""
         self._groups: dict[Durability, GroupCommit[None, Durability]] = {
@@ -210,16 +211,25 @@ class DurableWrites:
         return [await self._waits.wait(level, timeout_ms)] * len(waiting)
 
     async def _current_offers(self) -> Offers:
-        """Return what the store offers, read anew after a while, and after each change of the server."""
+        """Return what the store offers, read anew after a while, and after each change of the server.
+
+        All callers share one reading: otherwise, if the store hangs, each would wait for those before.
+        """
         offers = self._known_offers()
         if offers is not None:
             return offers
-        async with self._reading:
-            offers = self._known_offers()
-            if offers is None:
-                now, changes = self._monotonic(), self.server_changes
-                self._offers = offers = await self._waits.offers(self._own_level)
-                self._offers_read = (now, changes)
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_offers())
+            self._reading.add_done_callback(retrieve_error)
+        return await asyncio.shield(self._reading)
+
+    async def _read_offers(self) -> Offers:
+        read = (self._monotonic(), self.server_changes)
+        try:
+            self._offers = offers = await self._waits.offers(self._own_level)
+        finally:
+            self._reading = None
+        self._offers_read = read
         return offers
 
     def _known_offers(self) -> Offers | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -25,13 +26,18 @@ LEVELS = ("disk", "replica", "replica-disk")
 
 @asynccontextmanager
 async def serve_replicated(
-    folder: Path, *options: str, policy: Policy | None = None, timeout_ms: int = 200
+    folder: Path, *options: str, policy: Policy | None = None, timeout_ms: int = 200, max_pending_writes: int = 1000
 ) -> AsyncIterator[tuple[ApiFixture, ReplicatedServer]]:
     """Serve the API on a store with a replica."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(run_replicated_server("valkey", folder, *options))
         api = await stack.enter_async_context(
-            serve_api(server=server.primary_url, policy=policy, durability_timeout_ms=timeout_ms)
+            serve_api(
+                server=server.primary_url,
+                policy=policy,
+                durability_timeout_ms=timeout_ms,
+                max_pending_writes=max_pending_writes,
+            )
         )
         server.wait_for_replica()
         yield api, server
@@ -169,6 +175,21 @@ async def test_what_a_repeat_finds_done_is_as_durable_as_the_policy_asks(tmp_pat
     assert [item["error"]["status"] for item in batches[1]["results"]] == [503, 503]
     assert [(answer["moved"], answer["missing"], answer["failed"]) for answer in moved] == [(0, 0, 2)] * 2
     assert (missing["deleted"], missing["missing"], missing["failed"]) == (0, 2, 0)
+
+
+async def test_requests_do_not_queue_for_a_store_that_does_not_say_what_it_offers(tmp_path: Path) -> None:
+    with run_server("valkey", tmp_path) as (url, process):
+        async with serve_api(server=url) as api:
+            await create(api, id="a")
+            api.client.timeout_s = 0.3
+            process.send_signal(signal.SIGSTOP)
+            started = time.monotonic()
+            answers = await asyncio.gather(*(create(api, durability="replica") for _ in range(10)))
+            took_s = time.monotonic() - started
+            process.send_signal(signal.SIGCONT)
+
+    assert [(status, "stored" in problem) for status, problem in answers] == [(503, False)] * 10
+    assert took_s < 1.5, "one after the other they take three seconds"
 
 
 async def test_a_daemons_level_that_cannot_be_had_refuses_changes_before_they_are_made() -> None:
