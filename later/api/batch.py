@@ -216,10 +216,10 @@ class BatchHandlers:
             call = edits.preview_delete_pending if pending else edits.preview_delete
         else:
             call = edits.delete_pending if pending else edits.delete
-        answers = await self._call_by_id(request, call)
+        names, answers = await self._call_by_name(request, call)
         reached = PRIMARY
         if not is_preview:
-            reached, answers = await confirm_deletes(self._durable_writes, answers, asked, changes)
+            reached, answers = await confirm_deletes(self._durable_writes, names, answers, asked, changes)
         errors = count_errors(answers)
         deletions = [answer for answer in answers if isinstance(answer, Deletion)]
         ended = sum(deletion.ended for deletion in deletions)
@@ -237,14 +237,14 @@ class BatchHandlers:
             )
         )
 
-    async def _call_by_id(
+    async def _call_by_name(
         self, request: web.Request, call: Callable[[list[str]], Awaitable[list[Answer | LaterError]]]
-    ) -> list[Answer | LaterError]:
-        """Call the store with the ids of a batch, and return an answer or an error for each item."""
+    ) -> tuple[list[str | Refused], list[Answer | LaterError]]:
+        """Call the store with the names of a batch; return them, and an answer or an error for each item."""
         items = await _read_items(request)
         with self._pending_writes.reserve(len(items)):
             names = await self._validate(items, partial(parse_id, caller=request[CALLER]))
-            return await _call_for_valid(names, call)
+            return names, await _call_for_valid(names, call)
 
     async def _admit(
         self, items: Sequence[bytes], policies: Policies, admit_item: Callable[[Policies, bytes], Task]

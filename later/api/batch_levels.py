@@ -91,16 +91,13 @@ class CreateLevels:
 
 
 async def confirm_deletes(
-    durable_writes: DurableWrites, answers: Sequence[Deletion | LaterError], asked: Durability, server_changes: int
+    durable_writes: DurableWrites,
+    names: Sequence[str | Refused],
+    answers: Sequence[Deletion | LaterError],
+    asked: Durability,
+    server_changes: int,
 ) -> tuple[Durability, list[Deletion | LaterError]]:
     """Wait until all deletes of a batch have reached their levels, and return as `CreateLevels.confirm` does."""
-    items = [(_id_of_deletion(answer), answer) for answer in answers]
+    items = [(name if isinstance(name, str) else "", a) for name, a in zip(names, answers, strict=True)]
     reached, missed = await durable_writes.confirm_items(items, asked, server_changes, unchanged=(NotFound,))
     return reached, [error or answer for answer, error in zip(answers, missed, strict=True)]
-
-
-def _id_of_deletion(answer: Deletion | LaterError) -> str:
-    """Return the id of a task that was deleted, or is not there; "" if another error has none."""
-    if isinstance(answer, Deletion):
-        return answer.id
-    return answer.task_id if isinstance(answer, NotFound) else ""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial, reduce
 
 from msgspec import UNSET, UnsetType
 
 from later.core.durability import PRIMARY, Durability, NoOffer, contains, highest, not_offered, parse_durability
 from later.core.errors import LaterError, NotDurable
+from later.core.task_names import id_of, namespace_from_name
 from later.metrics import Metrics
 from later.store.durability_waits import Offers
 from later.store.group_commit import GroupCommit
@@ -53,12 +55,11 @@ class DurableWrites:
         }
 
     def higher(self, asked: Durability, topic: str) -> Durability:
-        """Return the level that a request and the policy of a topic ask for; any policy's if the topic is ""."""
+        """Return the level that a request and the policy of a topic ask for."""
         policies = self._policies.latest
         if policies.highest_durability is PRIMARY:
             return asked
-        by_policy = policies.for_topic(topic).durability if topic else policies.highest_durability
-        return highest(asked, by_policy)
+        return highest(asked, policies.for_topic(topic).durability)
 
     @property
     def server_changes(self) -> int:
@@ -110,24 +111,24 @@ class DurableWrites:
         text = f"stored, but not on {_WHERE[level]} within {self._timeout_s:g} s"
         return NotDurable(text, reached=str(reached), id=id)
 
-    async def confirm_edit(self, asked: Durability, topic: str, changes: int, id: str) -> str | UnsetType:
+    async def confirm_edit(self, asked: Durability, topic: str, changes: int, name: str) -> str | UnsetType:
         """Wait as `confirm` does for the change of a task, and return the level for its answer.
 
         The level is the higher one of `asked` and that of the topic's policy; a topic of "" is not known.
         """
-        level = self.higher(asked, topic) if topic else await self._level_of_any(asked)
+        level = self.higher(asked, topic) if topic else await self._level_of_any(asked, namespace_from_name(name))
         if level is PRIMARY:
             return UNSET
-        await self.confirm(level, changes, id)
+        await self.confirm(level, changes, id_of(name))
         return str(level)
 
-    async def confirm_none(self, asked: Durability, changes: int, id: str) -> None:
+    async def confirm_none(self, asked: Durability, changes: int, name: str) -> None:
         """Wait as `confirm` does for a request that had nothing to change.
 
         An earlier attempt may have made the change, and missed its level. The answer to its repeat says so of the task,
         and must not before that is as durable as it was to be.
         """
-        await self.confirm_edit(asked, "", changes, id)
+        await self.confirm_edit(asked, "", changes, name)
 
     async def confirm_items(
         self,
@@ -137,37 +138,41 @@ class DurableWrites:
         *,
         unchanged: tuple[type[LaterError], ...],
     ) -> tuple[Durability, list[NotDurable | None]]:
-        """Wait as `confirm_each` does for the changes of tasks: each its id, and the answer or the error.
+        """Wait as `confirm_each` does for the changes of tasks: each its name, and the answer or the error.
 
         An item with an error of the kinds `unchanged` is as one of `confirm_none`; other errors are not waited for.
         """
-        of_any = PRIMARY
-        if any(isinstance(answer, unchanged) or getattr(answer, "topic", None) == "" for _, answer in items):
-            of_any = await self._level_of_any(asked)
+        of_any = dict[str | None, Durability]()
         levels: list[Durability] = []
-        for _, answer in items:
-            if isinstance(answer, LaterError):
-                levels.append(of_any if isinstance(answer, unchanged) else PRIMARY)
+        for name, answer in items:
+            if isinstance(answer, LaterError) and not isinstance(answer, unchanged):
+                levels.append(PRIMARY)
+            elif not isinstance(answer, LaterError) and answer.topic:
+                levels.append(self.higher(asked, answer.topic))
             else:
-                levels.append(self.higher(asked, answer.topic) if answer.topic else of_any)
+                namespace = namespace_from_name(name)
+                if namespace not in of_any:
+                    of_any[namespace] = await self._level_of_any(asked, namespace)
+                levels.append(of_any[namespace])
         reached, missed = await self.confirm_each(levels, changes)
-        for (id, _), error in zip(items, missed, strict=True):
+        for (name, _), error in zip(items, missed, strict=True):
             if error is not None:
-                error.id = id
+                error.id = id_of(name)
         return reached, missed
 
-    async def _level_of_any(self, asked: Durability) -> Durability:
-        """Return the higher level of a request and of any policy, because the topic is not known.
+    async def _level_of_any(self, asked: Durability, namespace: str | None) -> Durability:
+        """Return the highest level of a request and of any policy of a namespace, because the topic is not known.
 
-        A policy's that the store does not offer does not count: it is no reason to wait for ever.
+        None stands for all namespaces. A policy's level that the store does not offer does not count: it is no reason
+        to wait for ever.
         """
-        level = self.higher(asked, "")
-        if level is asked:
+        policies = self._policies.latest
+        if policies.highest_durability is PRIMARY:
             return asked
-        try:
-            return level if await self.why_not(level) is None else asked
-        except LaterError:
-            return level  # which is missed then
+        levels = policies.durabilities if namespace is None else policies.durabilities_in(namespace)
+        with suppress(LaterError):  # otherwise the highest one is missed
+            levels = [level for level in levels if contains(asked, level) or await self.why_not(level) is None]
+        return reduce(highest, levels, asked)
 
     async def confirm_each(
         self, levels: Sequence[Durability], changes: int

@@ -21,7 +21,6 @@ from later.core.clock import rfc3339
 from later.core.durability import PRIMARY, Durability, parse_durability
 from later.core.errors import Conflict, InFlight, LaterError, NotFound, Refused
 from later.core.policy_scopes import namespace_from_topic
-from later.core.task_names import id_of
 from later.store.open import Store
 from later.store.types import TaskRecord
 
@@ -79,9 +78,8 @@ class MovesByIds:
             self._signals.topics_moved(moved, now, [record.id for record in records])
         if details is not None:
             details.update(_audit_details(moved))
-        items = [(id_of(name), answer) for name, answer in found.items()]
         reached, missed = await self._durable_writes.confirm_items(
-            items, asked, changes, unchanged=(NotFound, Conflict)
+            list(found.items()), asked, changes, unchanged=(NotFound, Conflict)
         )
         found |= {name: error for name, error in zip(found, missed, strict=True) if error is not None}
         answers = [name if isinstance(name, Refused) else found[name] for name in names]

@@ -109,6 +109,8 @@ class SettingsSummary(NamedTuple):
     """The topics that get a task when one of theirs ends, and the namespaces of these topics."""
     durabilities: frozenset[str]
     """The levels of durability that they ask for."""
+    durabilities_in: frozenset[tuple[str, str]]
+    """The namespaces in which any asks for a level of durability, each with that level."""
     shortest_dead_keep_ms: int | None
     """The shortest time that any of them keeps its dead tasks; None if none says so."""
 
@@ -119,13 +121,17 @@ def _summarize(level: Level, values: Mapping[str, Settings]) -> SettingsSummary:
     follow_ups = {str(fields[field]) for _, fields in with_fields for field in FOLLOW_UP_FIELDS if fields.get(field)}
     topics = [topic_scope(topic) for topic in follow_ups]
     keeps = [_dead_keep_ms(fields["dead_keep"]) for _, fields in with_fields if "dead_keep" in fields]
+    durable = [(name, str(fields["durability"])) for name, fields in with_fields if "durability" in fields]
     return SettingsSummary(
         has_limits=any(fields.get(name) for _, fields in with_fields for name in _LIMIT_FIELDS),
         pulled_namespaces=frozenset(pulled if level is Level.NAMESPACE else map(namespace_from_topic, pulled)),
         queues=sorted(name for name, fields in with_fields if "deliver" in fields),
         dead_letter_topics=frozenset(str(fields["dead_to"]) for _, fields in with_fields if fields.get("dead_to")),
         follow_up_scopes=frozenset(topics).union(namespace_scope(namespace_from_topic(topic)) for topic in follow_ups),
-        durabilities=frozenset(str(fields["durability"]) for _, fields in with_fields if "durability" in fields),
+        durabilities=frozenset(asked for _, asked in durable),
+        durabilities_in=frozenset(
+            (name if level is Level.NAMESPACE else namespace_from_topic(name), asked) for name, asked in durable
+        ),
         shortest_dead_keep_ms=min((keep for keep in keeps if keep is not None), default=None),
     )
 
@@ -331,8 +337,22 @@ class Policies:
     @cached_property
     def highest_durability(self) -> Durability:
         """The highest level that any policy asks for. While that is `primary`, none need be looked up for it."""
-        asked = frozenset[str]().union(*(part.summary.durabilities for part in self.settings.parts))
-        return reduce(highest, (level for level in Durability if level in asked), self.daemon.durability)
+        return reduce(highest, self.durabilities)
+
+    @cached_property
+    def durabilities(self) -> list[Durability]:
+        """The levels that any policy of a topic or a namespace asks for, or the daemon."""
+        asked = frozenset({str(self.daemon.durability)}).union(*(p.summary.durabilities for p in self.settings.parts))
+        return [level for level in Durability if level in asked]
+
+    def durabilities_in(self, namespace: str) -> list[Durability]:
+        """Return the levels that any policy asks for that applies in a namespace."""
+        return [
+            level
+            for level in self.durabilities
+            if level is self.daemon.durability
+            or any((namespace, level) in part.summary.durabilities_in for part in self.settings.parts)
+        ]
 
     @cached_property
     def has_pulled(self) -> bool:

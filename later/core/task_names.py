@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from later.core.policy_scopes import namespace_from_topic
 from later.core.task import Task, is_uuid, pack_id
@@ -43,6 +43,11 @@ def id_of(name: str) -> str:
         if "/" in rest or is_uuid(rest):
             return rest  # two namespaces: a bound caller's name for what is of another one, which is never found
     return name
+
+
+def namespace_from_name(name: str) -> str | None:
+    """Return the only namespace whose topics may have a task of this name; None if it may be of any."""
+    return unquote(name.partition("/")[0]) if "/" in name else None
 
 
 def can_be_in(name: str, topic: str) -> bool:

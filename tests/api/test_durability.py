@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from later.api.durable_writes import DurableWrites
+from later.core.api_keys import Scope, make_key_text
 from later.core.durability import Durability
 from later.core.errors import StoreDown
 from later.core.policy import Policy
+from later.store.key_book import KeyBook
 from tests.api.api_fixture import ApiFixture, serve_api
+from tests.api.keyed_api import KeyedApi, Seconds, keyed
 from tests.servers import ReplicatedServer, run_replicated_server, run_server
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
@@ -175,6 +178,20 @@ async def test_what_a_repeat_finds_done_is_as_durable_as_the_policy_asks(tmp_pat
     assert [item["error"]["status"] for item in batches[1]["results"]] == [503, 503]
     assert [(answer["moved"], answer["missing"], answer["failed"]) for answer in moved] == [(0, 0, 2)] * 2
     assert (missing["deleted"], missing["missing"], missing["failed"]) == (0, 2, 0)
+
+
+async def test_what_a_repeat_finds_done_is_as_durable_as_the_store_offers_if_a_policy_asks_for_more(
+    tmp_path: Path,
+) -> None:
+    async with serve_replicated(tmp_path, "--appendonly", "yes") as (api, server):
+        await api.http.put("/topics/orders/policy", json={"durability": "replica"})
+        await api.http.put("/topics/other/policy", json={"durability": "replica-disk"})
+        await create(api, id="a", delay=60)
+        with server.stopped_replica():
+            deleted = [(await api.post("/delete", {"id": "a"}))[0] for _ in range(2)]
+        gone, _ = await api.post("/delete", {"id": "a"})
+
+    assert (deleted, gone) == ([503, 503], 404)
 
 
 async def test_requests_do_not_queue_for_a_store_that_does_not_say_what_it_offers(tmp_path: Path) -> None:
@@ -417,3 +434,24 @@ async def test_posts_of_queues_have_the_level_of_the_policy(tmp_path: Path) -> N
 
     assert (reached.status, missed.status) == (201, 503)
     assert "stored, but not on a replica" in description
+
+
+async def test_a_namespaces_calls_do_not_wait_for_what_another_ones_policies_ask(tmp_path: Path) -> None:
+    root, seconds = make_key_text(), Seconds()
+    with run_replicated_server("valkey", tmp_path) as server:
+        async with keyed(root, seconds, server=server.primary_url, durability_timeout_ms=200) as api:
+            keys = KeyedApi(api, KeyBook(api.store.client, api.store.keys, seconds), root, seconds)
+            key = await keys.add_key(Scope.EDIT, namespace="shop")
+            await keys.call("PUT", "/topics/bank%2Forders/policy", root, {"durability": "replica"})
+            server.wait_for_replica()
+            calls: list[tuple[str, Any]] = [
+                ("/delete", {"id": "none"}), ("/run-now", {"id": "none"}), ("/delete/batch", [{"id": "none"}]),
+                ("/run-now", {"ids": ["none"]}),
+            ]  # fmt: skip
+            with server.stopped_replica():
+                other = [(await keys.call("POST", path, key, body))[:2] for path, body in calls]
+                await keys.call("PUT", "/topics/shop%2Forders/policy", root, {"durability": "replica"})
+                own = [(await keys.call("POST", path, key, body))[:2] for path, body in calls]
+
+    assert [(status, answer.get("missing")) for status, answer in other] == [(404, None)] * 2 + [(200, 1)] * 2
+    assert [(status, answer.get("failed")) for status, answer in own] == [(503, None)] * 2 + [(200, 1)] * 2
