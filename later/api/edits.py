@@ -102,16 +102,6 @@ class EditHandlers:
         view = task_view(record)
         return json_response(view if reached is UNSET else msgspec.structs.replace(view, durability=reached))
 
-    async def _unless_done(
-        self, change: Awaitable[TaskRecord], asked: Durability, server_changes: int, id: str
-    ) -> TaskRecord:
-        """Return the changed task; if there was nothing to change, raise that as `DurableWrites.confirm_none` says."""
-        try:
-            return await change
-        except (NotFound, Conflict):
-            await self._durable_writes.confirm_none(asked, server_changes, id)
-            raise
-
     async def run_now(self, request: web.Request) -> web.StreamResponse:
         """`POST /run-now`."""
         body = parse_run_now_request(await read_body(request, max(self._max_body, IDS_BYTES)))
@@ -120,9 +110,13 @@ class EditHandlers:
             names = self._moves.admit(request, body.ids)
             return json_response(await self._moves.carry_out(names, self._store.edits.run_now, body.durability))
         name, asked = request[CALLER].task_name(body.id or ""), parse_durability(body.durability)
-        with self._pending_writes.reserve():
-            server_changes = await self._durable_writes.begin_change(asked)
-            record = await self._unless_done(self._run_now(name), asked, server_changes, id_of(name))
+        try:
+            with self._pending_writes.reserve():
+                server_changes = await self._durable_writes.begin_change(asked)
+                record = await self._run_now(name)
+        except (NotFound, Conflict):
+            await self._durable_writes.confirm_none(asked, server_changes, name)
+            raise
         self._signals.task_changed(record)
         return await self._answer_changed(record, asked, server_changes)
 
@@ -140,12 +134,16 @@ class EditHandlers:
                 )
         name, asked = request[CALLER].task_name(body.id or ""), parse_durability(body.durability)
         server_changes = await self._durable_writes.begin_change(asked)
-        with (
-            self._record_action(request, AuditAction.DEAD_REDRIVEN, id=id_of(name)) as details,
-            self._pending_writes.reserve(),
-        ):
-            record = await self._unless_done(self._redrive(name), asked, server_changes, id_of(name))
-            details["topic"] = record.topic
+        try:
+            with (
+                self._record_action(request, AuditAction.DEAD_REDRIVEN, id=id_of(name)) as details,
+                self._pending_writes.reserve(),
+            ):
+                record = await self._redrive(name)
+                details["topic"] = record.topic
+        except (NotFound, Conflict):
+            await self._durable_writes.confirm_none(asked, server_changes, name)
+            raise
         self._signals.task_changed(record)
         reached = await self._durable_writes.confirm_edit(asked, record.topic, server_changes, record.id)
         return json_response({"redriven": 1} if reached is UNSET else {"redriven": 1, "durability": reached})

@@ -20,12 +20,11 @@ from later.api.task_creation import carry_out_counted, create_tasks
 from later.api.trace_headers import context_of, context_to_keep
 from later.core.admit import admit
 from later.core.caller import Caller
-from later.core.durability import PRIMARY, Durability
+from later.core.durability import PRIMARY
 from later.core.errors import Conflict, NotFound, PolicyRefusal, Refused
 from later.core.if_exists import Creation, creation_of, task_of
 from later.core.json_body import parse_draft
 from later.core.task import Draft, Task, new_id
-from later.core.task_names import id_of
 from later.core.task_view import task_view
 from later.metrics import Metrics
 from later.store.group_commit import NodeGroups
@@ -94,9 +93,12 @@ class TaskHandlers:
                 level, changes = await self._durable_writes.begin_in(draft.durability, task.topic)
                 if span is not None:
                     task = span.join(task)
-                result = await self._store_task(draft, task, level, changes)
+                result = await self._store_task(draft, task)
         except Refused:
             self._metrics.tasks_refused.inc()
+            raise
+        except Conflict:  # with what an earlier attempt may have made
+            await self._durable_writes.confirm(level, changes, task.id)
             raise
         if span is not None:
             span.note_stored()
@@ -114,16 +116,12 @@ class TaskHandlers:
             )
         )
 
-    async def _store_task(self, draft: Draft, task: Task, level: Durability, changes: int) -> CreateResult:
+    async def _store_task(self, draft: Draft, task: Task) -> CreateResult:
         """Create a task, or do what its draft says if there is one with its id."""
         if draft.if_exists is None:
             return await self._create(task, len(task.content))
         creation = creation_of(draft, task, self._store.policies.latest)
-        try:
-            return await self._carry_out(creation, len(task.content))
-        except Conflict:  # with what an earlier attempt may have made
-            await self._durable_writes.confirm(level, changes, task.id)
-            raise
+        return await self._carry_out(creation, len(task.content))
 
     async def _admit(self, draft: Draft, caller: Caller, trace: bytes) -> Task:
         """Return the task that a draft requests; what a policy refuses is judged again by one read anew."""
@@ -147,13 +145,13 @@ class TaskHandlers:
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """`POST /delete`."""
-        id, asked = parse_delete_request(await read_body(request, self._max_body), request[CALLER])
-        with self._pending_writes.reserve():
-            changes = await self._durable_writes.begin_change(asked)
-            try:
-                deletion = await self._delete(id)
-            except NotFound:
-                await self._durable_writes.confirm_none(asked, changes, id_of(id))
-                raise
-        reached = await self._durable_writes.confirm_edit(asked, deletion.topic, changes, deletion.id)
+        name, asked = parse_delete_request(await read_body(request, self._max_body), request[CALLER])
+        try:
+            with self._pending_writes.reserve():
+                changes = await self._durable_writes.begin_change(asked)
+                deletion = await self._delete(name)
+        except NotFound:
+            await self._durable_writes.confirm_none(asked, changes, name)
+            raise
+        reached = await self._durable_writes.confirm_edit(asked, deletion.topic, changes, name)
         return json_response(deletion_view(deletion, reached))

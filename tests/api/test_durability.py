@@ -194,6 +194,27 @@ async def test_what_a_repeat_finds_done_is_as_durable_as_the_store_offers_if_a_p
     assert (deleted, gone) == ([503, 503], 404)
 
 
+async def test_requests_that_wait_for_a_replica_are_no_pending_writes(tmp_path: Path) -> None:
+    async with serve_replicated(tmp_path, timeout_ms=3000, max_pending_writes=1) as (api, server):
+        await create(api, id="a", delay=60)
+        await api.post("/delete", {"id": "none", "durability": "replica"})
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("/delete", {"id": "none"}), ("/run-now", {"id": "none"}), ("/redrive", {"id": "a"}),
+            ("/create", {**TASK, "id": "a", "if_exists": "error"}),
+        ]  # fmt: skip
+        with server.stopped_replica():
+            waiting = list[asyncio.Task[Any]]()
+            for path, body in calls:
+                waiting.append(asyncio.ensure_future(api.post(path, {**body, "durability": "replica"})))
+                await asyncio.sleep(0.1)
+            plain, problem = await create(api, id="plain")
+            still_waiting = sum(not call.done() for call in waiting)
+        await asyncio.gather(*waiting)
+
+    assert plain == 200, problem
+    assert still_waiting == len(calls)
+
+
 async def test_requests_do_not_queue_for_a_store_that_does_not_say_what_it_offers(tmp_path: Path) -> None:
     with run_server("valkey", tmp_path) as (url, process):
         async with serve_api(server=url) as api:
