@@ -129,7 +129,7 @@ async def test_the_highest_level_counts_of_daemon_policy_and_request(tmp_path: P
 async def test_each_level_that_a_stopped_replica_keeps_from_being_reached_is_503(
     level: str, reached: str, tmp_path: Path
 ) -> None:
-    async with serve_replicated(tmp_path, *ALWAYS) as (api, server):
+    async with serve_replicated(tmp_path, *ALWAYS, timeout_ms=1500) as (api, server):
         with server.stopped_replica():
             status, answer = await create(api, durability=level)
         again, repeated = await create(api, id=answer["id"], durability=level)
@@ -274,7 +274,7 @@ async def test_a_request_for_a_replica_does_not_replace_the_disk_that_a_topic_as
 async def test_items_of_a_batch_reach_or_miss_their_own_levels(tmp_path: Path) -> None:
     levels = ("primary", *LEVELS)
     items = [{**TASK, "id": level, "durability": level} for level in levels]
-    async with serve_replicated(tmp_path, *ALWAYS) as (api, server):
+    async with serve_replicated(tmp_path, *ALWAYS, timeout_ms=1500) as (api, server):
         with server.stopped_replica():
             missed = await (await api.http.post("/create/batch", json=items)).json()
         again = await (await api.http.post("/create/batch", json=items)).json()
