@@ -47,6 +47,8 @@ class Requeuer:
             self._requeued.inc(moved)
             if self._bucket is Bucket.UNACK:
                 log.warning("leases expired", count=moved)
+            if self._shard_selector.needs_note(now):
+                self._shard_selector.note_created(now, {entry.shard for entry in due})
             self._on_requeued()
             await self._notify_consumers([entry.topic for entry in due], now)
         next_times = [entry.at for entry in entries if entry.at > now]

@@ -321,3 +321,22 @@ async def test_leases_that_end_in_shards_whose_owners_hang_are_requeued(
     assert working.worker.shard_selector.owned < SHARDS
     await working.worker.deliveries.drain(60)
     assert (await store.tasks.worker_snapshot(1)).unack_at is None
+
+
+async def test_a_task_whose_lease_ended_in_a_shard_whose_owners_hang_is_claimed_in_the_next_tick(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(store, 20, monkeypatch)
+    await fleet.start()
+    [member, *_] = fleet.members
+    await fleet.create_in_each_shard(NOW)
+    due = await store.tasks.due_topics(Bucket.DELAY, 10)
+    await store.tasks.claim([ClaimRequest(topic, shard, 1) for _, topic, shard in due.topics], NOW, NOW + 50)
+    fleet.at += TICK_MS
+    await member.tick(fleet.at)
+    await member.worker.upkeep.unack_requeuer.tick(fleet.at)
+    await member.tick(fleet.at + 1)
+    await member.worker.deliveries.drain(60)
+    owned = member.worker.shard_selector.owned
+    assert len(member.sender.calls) > owned
+    assert (await store.tasks.due_topics(Bucket.DELAY, 10)).topics == []
