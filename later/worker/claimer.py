@@ -122,11 +122,12 @@ class Claimer:
         them are read only if the last snapshot had too few topics, or if held topics are read, too.
         """
         with_held = not self._held_read_at <= now < min(self._held_read_at + HELD_EVERY_MS, self._hold_ends_at)
+        free = self._fair_share.free
+        shards = self._shard_selector.for_delay(now, has_free_slots=free > 0)
+        with_held = with_held or self._shard_selector.takes_turn  # or no turn might ever read others' held topics
         further = most = len(self._fair_share.in_use_by_topic) + self._throttle.count_blocked(now)
         if self._passed_over is not None and not with_held:
             further = min(self._passed_over, most)
-        free = self._fair_share.free
-        shards = self._shard_selector.for_delay(now, has_free_slots=free > 0)
         snapshot = await self._store.tasks.worker_snapshot(max(free + further, 1), held=with_held, shards=shards)
         if with_held:
             self._held_read_at = now

@@ -66,6 +66,8 @@ class ShardSelector:
         self._steal_at = 0
         self.is_restricted = False
         """True if the last tick did not select all shards because it might not."""
+        self.takes_turn = False
+        """True if the last tick selected shards of others in turn."""
         self._ticked_at = 0
         self.looked_at: int | None = None
         """When the last tick of the delay ticker ended well; None: before the first, and from the stop on."""
@@ -108,7 +110,7 @@ class ShardSelector:
 
     def for_delay(self, now: int, *, has_free_slots: bool) -> Sequence[int] | None:
         """Return the shards at which a tick of the delay ticker looks."""
-        self._ticked_at, self._is_stealing = now, False
+        self._ticked_at, self._is_stealing, self.takes_turn = now, False, False
         self.is_restricted = self._may_restrict(now)
         if not self.is_restricted:
             return None
@@ -118,7 +120,9 @@ class ShardSelector:
             self._note_seen(self._others, now)
             self._created.clear()
             return None
-        others = {*self._take_turn(now), *self._followed, *self._take_created(now)}
+        turn = self._take_turn(now)
+        self.takes_turn = bool(turn)
+        others = {*turn, *self._followed, *self._take_created(now)}
         others -= self._owned
         self._note_seen(others, now)
         return sorted(self._owned | others)

@@ -14,7 +14,7 @@ from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.tasks import Tasks
 from later.store.types import ClaimRequest, WorkerSnapshot
-from later.worker.shard_selector import LIST_MS
+from later.worker.shard_selector import LIST_MS, WorkerList
 from later.worker.shard_sharing import ShardSharing
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
@@ -340,3 +340,21 @@ async def test_a_task_whose_lease_ended_in_a_shard_whose_owners_hang_is_claimed_
     owned = member.worker.shard_selector.owned
     assert len(member.sender.calls) > owned
     assert (await store.tasks.due_topics(Bucket.DELAY, 10)).topics == []
+
+
+async def test_turns_find_topics_whose_holds_have_ended_at_whichever_ticks_they_come(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(store, 20, monkeypatch, slots=200)
+    await fleet.start()
+    [member, *_] = fleet.members
+    tasks = await fleet.create_in_each_shard(NOW)
+    for shard in store.keys.shards:
+        await store.redis.zadd(shard.wakes[Bucket.DELAY], {tasks[0].topic: -(NOW + 10)})
+    selector = member.worker.shard_selector
+    for number in range(1, 140):
+        now = NOW + 50 * number
+        selector.use_list(WorkerList(20, member.sharing.owned[member.name], now), None)
+        await member.worker.claimer.tick(now)
+    await member.worker.deliveries.drain(60)
+    assert len(member.sender.calls) == SHARDS
