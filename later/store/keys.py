@@ -9,7 +9,8 @@
 |                         |        | `moving_from`, `moved_from`: the random name of a move; `moving_mark`:   |
 |                         |        | up to where its tasks are; `moved_to`: where the data is, for people     |
 | `later:workers`         | zset   | instance that delivers → its last heartbeat                              |
-| `later:shard_workers`   | zset   | instance that delivers → when it last looked at its shards              |
+| `later:shard_workers`   | zset   | instance that delivers, after `full ` if its slots are → when it last    |
+|                         |        | looked at its shards                                                     |
 | `later:instances`       | hash   | instance → what it told with its last heartbeat, as JSON                 |
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → its settings, as JSON; `version`: when  |
 |                         |        | any of them was changed last, in µs                                      |

@@ -16,12 +16,18 @@ LOOKS_MS = 6000
 AHEAD_MS = 2000
 """How far a look may be ahead of the store's time. One that is further ahead is from before its clock was set back."""
 FORGET_MS = 60_000
+FULL = b"full "
+"""The mark before the name of a worker whose slots are full: it looks, but cannot claim what it sees."""
 
 
 class ShardWorkersRead(NamedTuple):
-    """The workers that looked at shards lately, and what the last census said about a backlog; None: nothing."""
+    """The workers that looked at shards lately, and what the last census said about a backlog; None: nothing.
+
+    Those in `full` had no free slots.
+    """
 
     workers: list[str]
+    full: list[str]
     backlog: CensusBacklog | None
 
 
@@ -32,27 +38,33 @@ class ShardWorkers:
         self._client = client
         self._keys = keys
 
-    async def tell(self, worker: str, looked_at: int | None, now: int) -> ShardWorkersRead:
+    async def tell(self, worker: str, looked_at: int | None, now: int, *, is_full: bool = False) -> ShardWorkersRead:
         """Write when a worker last looked, at which tick that went well, and read the others, in one round trip.
 
         One that has not looked lately (None: never, or it stops) is removed: others must not rely on it.
         """
         key = self._keys.shard_workers
-        write: Command = ("ZREM", key, worker)
+        free_name, full_name = worker.encode(), FULL + worker.encode()
+        name, other = (full_name, free_name) if is_full else (free_name, full_name)
+        write: Command = ("ZREM", key, name)
         if looked_at is not None and now - LOOKS_MS < looked_at < now + AHEAD_MS:
-            write = scripts.HEARTBEAT.call([key], [worker, looked_at, now - FORGET_MS, now + FORGET_MS])
+            write = scripts.HEARTBEAT.call([key], [name, looked_at, now - FORGET_MS, now + FORGET_MS])
         read: Command = ("ZRANGE", key, now - LOOKS_MS, now + AHEAD_MS, "BYSCORE")
         oldest: Command = ("HGET", self._keys.snapshot, "oldest")
-        written, workers, backlog = await self._client.execute_each("heartbeat", [write, read, oldest])
-        for answer in (written, workers):
+        commands: list[Command] = [("ZREM", key, other), write, read, oldest]
+        removed, written, found, backlog = await self._client.execute_each("heartbeat", commands)
+        for answer in (removed, written, found):
             if isinstance(answer, LaterError):
                 raise answer
-        names = [worker.decode("utf-8", "replace") for worker in workers]
-        return ShardWorkersRead(names, None if isinstance(backlog, LaterError) else _parse_backlog(backlog))
+        return ShardWorkersRead(
+            workers=[name.decode("utf-8", "replace") for name in found if not name.startswith(FULL)],
+            full=[name.removeprefix(FULL).decode("utf-8", "replace") for name in found if name.startswith(FULL)],
+            backlog=None if isinstance(backlog, LaterError) else _parse_backlog(backlog),
+        )
 
     async def remove(self, worker: str) -> None:
         """Forget a worker that stops."""
-        await self._client.execute("heartbeat", ("ZREM", self._keys.shard_workers, worker))
+        await self._client.execute("heartbeat", ("ZREM", self._keys.shard_workers, worker, FULL + worker.encode()))
 
 
 def encode_backlog(backlog: CensusBacklog) -> bytes:

@@ -23,6 +23,8 @@ SEEN_MS = 1000
 """How long after a look at another's shard the tickers of unack, error and schedules look at it, too."""
 SOON_MS = 500
 """A task that is due later than this after its creation needs no look of its own: its shard's owners have seen it."""
+FULL_MS = 1000
+"""A worker whose slots have been full in all ticks for so long is no owner that others may rely on."""
 BACKLOG_MS = 2000
 """Tasks that have been due, and not held, for as long as this are a backlog, which their owners do not get done."""
 CENSUS_MS = 60_000
@@ -69,6 +71,8 @@ class ShardSelector:
         self.takes_turn = False
         """True if the last tick selected shards of others in turn."""
         self._ticked_at = 0
+        self._free_at = 0
+        """When the last tick with free slots was."""
         self.looked_at: int | None = None
         """When the last tick of the delay ticker ended well; None: before the first, and from the stop on."""
         self._is_stopped = False
@@ -85,6 +89,11 @@ class ShardSelector:
     def owned(self) -> int:
         """How many shards this worker owns, by its last tick: all, if it looks at all."""
         return len(self._owned) if self.is_restricted else self._shards
+
+    @property
+    def is_full(self) -> bool:
+        """True if the slots were full in each tick for a while."""
+        return self._ticked_at - self._free_at >= FULL_MS
 
     def needs_note(self, due_at: int) -> bool:
         """Return True if tasks that this process has just created are due so soon that `note_created` is needed.
@@ -111,6 +120,8 @@ class ShardSelector:
     def for_delay(self, now: int, *, has_free_slots: bool) -> Sequence[int] | None:
         """Return the shards at which a tick of the delay ticker looks."""
         self._ticked_at, self._is_stealing, self.takes_turn = now, False, False
+        if has_free_slots:
+            self._free_at = now
         self.is_restricted = self._may_restrict(now)
         if not self.is_restricted:
             return None

@@ -37,8 +37,11 @@ class ShardSharing:
         shards = len(self._store.keys.shards)
         if shards <= OWNERS:
             return  # all workers own all shards, however many they are
-        found = await self._store.shard_workers.tell(self._worker, self._selector.looked_at, now)
+        is_full = self._selector.is_full
+        found = await self._store.shard_workers.tell(self._worker, self._selector.looked_at, now, is_full=is_full)
         workers = {*found.workers, self._worker}
+        if is_full:
+            workers.update(found.full)  # which share out alike what they look at; those with free slots do without them
         if workers != self.owned.keys():
             if len(workers) * shards < INLINE_LOOKS:
                 self.owned = assign_shards(workers, shards)

@@ -25,6 +25,23 @@ async def test_workers_that_looked_lately_are_listed(store: StoreFixture) -> Non
     assert await workers_at(store, NOW + LOOKS_MS + 1) == set()
 
 
+async def test_workers_whose_slots_are_full_are_listed_apart_until_one_is_free(store: StoreFixture) -> None:
+    await store.shard_workers.tell("a", NOW, NOW)
+    read = await store.shard_workers.tell("a", NOW, NOW, is_full=True)
+    assert (read.workers, read.full) == ([], ["a"])
+    read = await store.shard_workers.tell("a", NOW, NOW)
+    assert (read.workers, read.full) == (["a"], [])
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_worker_that_stops_is_removed_whether_its_slots_are_full_or_not(
+    store: StoreFixture, is_full: bool
+) -> None:
+    await store.shard_workers.tell("a", NOW, NOW, is_full=is_full)
+    await store.shard_workers.remove("a")
+    assert await store.redis.zcard(store.keys.shard_workers) == 0
+
+
 @pytest.mark.parametrize("looked_at", [None, NOW - LOOKS_MS, NOW + AHEAD_MS])
 async def test_a_worker_that_beats_but_has_not_looked_lately_is_removed(
     store: StoreFixture, looked_at: int | None
@@ -61,7 +78,7 @@ async def test_a_backlog_that_cannot_be_read_is_none(store: StoreFixture, stored
 
 async def test_while_the_census_is_away_the_workers_are_read_all_the_same(store: StoreFixture) -> None:
     with tags_away(store.client, [hash_tag(store.keys.snapshot)]):
-        assert await store.shard_workers.tell("a", NOW, NOW) == (["a"], None)
+        assert await store.shard_workers.tell("a", NOW, NOW) == (["a"], [], None)
 
 
 @pytest.mark.one_server

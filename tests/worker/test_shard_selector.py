@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from later.core.shard_owners import CensusBacklog, assign_shards
-from later.worker.shard_selector import LIST_MS, SOON_MS, TURN_PARTS, ShardSelector, WorkerList
+from later.worker.shard_selector import FULL_MS, LIST_MS, SOON_MS, TURN_PARTS, ShardSelector, WorkerList
 from tests.builders import NOW
 
 TICK_MS = 100
@@ -93,6 +93,14 @@ def test_a_worker_whose_slots_were_full_is_not_idle_and_goes_on_where_due_tasks_
     assert tick(selector, NOW + 10, free=False) == {3}
     assert selector.looked_at == NOW + 10
     assert tick(selector, NOW + 20) == {3, 9}
+
+
+def test_a_worker_is_full_when_no_tick_has_had_free_slots_for_a_second() -> None:
+    selector, is_full = a_selector(3), list[bool]()
+    for after_ms, free in [(0, True), (FULL_MS - 1, False), (FULL_MS, False), (FULL_MS + 10, True)]:
+        tick(selector, NOW + after_ms, free=free)
+        is_full.append(selector.is_full)
+    assert is_full == [False, False, True, False]
 
 
 # Tasks of this process

@@ -224,6 +224,26 @@ async def test_a_task_that_this_process_has_created_is_claimed_at_once_in_any_sh
     assert {call.id for call in member.sender.calls} == {task.id for task in tasks}
 
 
+async def test_workers_with_free_slots_do_without_those_whose_slots_are_full(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(store, 20, monkeypatch, slots=100)
+    await fleet.start()
+    full, free = fleet.members[:15], fleet.members[15:]
+    for member in full:
+        member.worker.fair_share.free = 0
+    await fleet.run(3 * BEAT_MS)
+    tasks = await fleet.create_in_each_shard(fleet.at + 500)
+    await fleet.run(1000)
+    assert max(fleet.lateness_ms(tasks)) <= 200
+    assert all(len(member.workers) == 5 for member in free)
+    assert max(member.worker.shard_selector.owned for member in full) <= 7
+    for member in full:
+        member.worker.fair_share.free = 100
+    await fleet.run(2 * BEAT_MS)
+    assert all(len(member.workers) == 20 for member in fleet.members)
+
+
 # Faults
 
 
