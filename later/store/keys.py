@@ -7,7 +7,8 @@
 |                         |        | options the daemons admit tasks, as JSON; `topics`: 1 if the index of    |
 |                         |        | topics has all of them; `signing`: which key signed first; `moving_to`,  |
 |                         |        | `moving_from`, `moved_from`: the random name of a move; `moving_mark`:   |
-|                         |        | up to where its tasks are; `moved_to`: where the data is, for people     |
+|                         |        | up to where its tasks are; `moving_run`, `moving_renewals`: the run that |
+|                         |        | is at work on this source; `moved_to`: where the data is, for people     |
 | `later:workers`         | zset   | instance that delivers → its last heartbeat                              |
 | `later:shard_workers`   | zset   | instance that delivers, after `full ` if its slots are → when it last    |
 |                         |        | looked at its shards                                                     |

@@ -25,6 +25,7 @@ from later.core.store_records import (
 )
 from later.core.task import decode_task
 from later.store import scripts
+from later.store.audit_trail import MAX_EVENTS
 from later.store.client import StoreClient
 from later.store.codec import TaskRow, pairs, parse_rows
 from later.store.fanout import MAX_READ_BYTES
@@ -113,6 +114,29 @@ class StoreReader:
         return sorted(key for key in keys if shard.parse_bucket_key(key) is not None)
 
     # All but tasks
+
+    async def count_others(self) -> dict[str, int]:
+        """Return the number of records of each kind but tasks, bulk jobs and settings."""
+        kinds = [*self._keys.copied_hashes]
+        hashes = [*self._keys.copied_hashes.values()]
+        shards = self._keys.shards
+        sizes, versions, [ramps, audit], schedules, remembered = [
+            await self._client.execute_all("read", commands)
+            for commands in (
+                [("HLEN", key) for key in hashes],
+                [("HEXISTS", key, b"version") for key in hashes],
+                [("ZCARD", self._keys.ramps), ("XLEN", self._keys.audit_trail)],
+                [("HLEN", shard.schedules) for shard in shards],
+                [("ZCARD", shard.done) for shard in shards],
+            )
+        ]
+        return {
+            **{kind.value: size - version for kind, size, version in zip(kinds, sizes, versions, strict=True)},
+            TimeKind.RAMP.value: ramps,
+            "audit": min(audit, MAX_EVENTS),  # a trail is cut where it has about as many
+            "schedule": sum(schedules),
+            TimeKind.REMEMBERED.value: sum(remembered),
+        }
 
     async def shared(self) -> AsyncIterator[list[Record]]:
         """Yield the records that are in no shard."""

@@ -355,3 +355,154 @@ def test_each_key_is_moved_or_made_again_or_left_on_purpose() -> None:
 
 def test_no_other_command_knows_the_needs_of_a_move() -> None:
     assert not {MOVING, MOVED} & KNOWN_NEEDS
+
+
+@pytest.fixture
+async def third(store: StoreFixture, server_url: str) -> AsyncIterator[Store]:
+    """Another new store on the same server."""
+    async with open_prefix(server_url, "third", 2) as opened:
+        yield opened
+
+
+async def test_a_target_that_was_given_up_for_another_one_is_never_let_be_used(
+    store: StoreFixture, target: Store, third: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(self: Move, *arguments: Any) -> int:
+        raise Killed
+
+    await store.tasks.create([a_task(), a_task()])
+    with monkeypatch.context() as patch:
+        patch.setattr(Move, "_put_tasks", die)
+        with pytest.raises(Killed):
+            await move(store, target)
+    assert (await move(store, third)).tasks == 2
+    with pytest.raises(MoveRefused, match="another store than --to"):
+        await move(store, target)
+    assert await read_needs(target) == {MOVING}
+
+
+async def test_a_store_whose_data_was_moved_away_is_no_target(store: StoreFixture, target: Store) -> None:
+    await move(store, target)
+    with pytest.raises(MoveRefused, match="data was moved away"):
+        await move(target, store)
+    assert await read_needs(target) == set()
+
+
+async def test_a_target_of_a_move_that_is_not_over_is_no_source(
+    store: StoreFixture, target: Store, third: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(self: Move, *arguments: Any) -> int:
+        raise Killed
+
+    await store.tasks.create([a_task(), a_task()])
+    with monkeypatch.context() as patch:
+        patch.setattr(Move, "_put_tasks", die)
+        with pytest.raises(Killed):
+            await move(store, target)
+    with pytest.raises(MoveRefused, match="the source is the target of a move that is not over"):
+        await move(target, third)
+    assert await read_needs(third) == set()
+    assert (await move(store, target)).state is MoveState.DONE
+
+
+@pytest.mark.parametrize("other", ["same", "another"])
+async def test_two_runs_at_once_do_not_both_go_on(
+    store: StoreFixture, target: Store, third: Store, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare, report = Move._compare, list[str]()
+
+    async def run_beside(self: Move) -> None:
+        monkeypatch.setattr(Move, "_compare", compare)
+        try:
+            await move(store, target if other == "same" else third)
+        except MoveRefused as error:
+            report.append(str(error))
+        await compare(self)
+
+    await store.tasks.create([a_task() for _ in range(20)])
+    monkeypatch.setattr(Move, "_compare", run_beside)
+    assert (await move(store, target)).state is MoveState.DONE
+    assert report == ["another run of `later move` is at work on the source: wait for its end"]
+    assert await read_needs(third) == set()
+
+
+async def test_a_move_that_is_abandoned_meanwhile_ends_without_a_mark(
+    store: StoreFixture, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_idle = Move._check_idle
+
+    async def abandon_late(self: Move) -> None:
+        await check_idle(self)
+        await abandon(store)
+
+    await store.tasks.create([a_task()])
+    compare = Move._compare
+
+    async def compare_then(self: Move) -> None:
+        await compare(self)
+        monkeypatch.setattr(Move, "_check_idle", abandon_late)
+
+    monkeypatch.setattr(Move, "_compare", compare_then)
+    with pytest.raises(MoveRefused, match="abandoned"):
+        await move(store, target)
+    assert await read_needs(store) == set()
+    assert await read_needs(target) == {MOVING}
+
+
+async def test_a_target_that_holds_something_else_than_tasks_is_refused(store: StoreFixture, target: Store) -> None:
+    await store.tasks.create([a_task()])
+    await ask_target(target, ("HSET", target.keys.policies, b"topic:order", b'{"rate": 1}'))
+    with pytest.raises(MoveRefused, match="the target holds 1 record of the kind policy"):
+        await move(store, target)
+    assert await read_needs(store) == set()
+
+
+async def ask_target(target: Store, *commands: Any) -> None:
+    await target.client.execute_all("test", list(commands))
+
+
+async def test_what_a_daemon_noted_in_an_empty_target_gives_way(store: StoreFixture, target: Store) -> None:
+    await ask(store, [("HSET", store.keys.meta, "signing", b"old", "admission", b'{"max_body": 5}')])
+    await ask_target(target, ("HSET", target.keys.meta, "signing", b"new"))
+    await move(store, target)
+    assert await target.client.execute("test", ("HGET", target.keys.meta, "signing")) == b"old"
+
+
+@pytest.mark.parametrize("lost", ["policies", "signing", "done", "schedules schedule_states"])
+async def test_a_move_is_not_over_while_other_records_than_tasks_are_missing(
+    store: StoreFixture, target: Store, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(store)
+    await store.schedules.put(a_definition("daily"), NOW)
+    before = await read_meaning(store)
+    compare = Move._compare
+
+    async def lose_and_compare(self: Move) -> None:
+        parts = (target.keys, *target.keys.shards)
+        keys = [getattr(part, name) for name in lost.split() for part in parts if hasattr(part, name)]
+        await ask_target(target, *(("DEL", key) for key in keys))
+        await compare(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Move, "_compare", lose_and_compare)
+        with pytest.raises(MoveRefused, match="in the source, 0 in the target"):
+            await move(store, target)
+    assert (await move(store, target)).state is MoveState.DONE
+    assert waiting_since(await read_meaning(target), before) == before
+
+
+async def test_a_target_that_loses_its_mark_meanwhile_stops_the_move(
+    store: StoreFixture, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_others = Move._put_others
+
+    async def put_and_lose(self: Move) -> int:
+        put = await put_others(self)
+        await ask_target(target, ("DEL", target.keys.meta))
+        return put
+
+    await store.tasks.create([a_task()])
+    monkeypatch.setattr(Move, "_put_others", put_and_lose)
+    with pytest.raises(MoveRefused, match="the target has lost"):
+        await move(store, target)
+    assert await read_needs(store) == {MOVING}
