@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Container, Hashable, Sequence
 from typing import Any
 
+import msgspec
 import redis.exceptions as errors
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
@@ -27,6 +28,9 @@ TRIES_SHARE = 0.8
 """How much of the timeout commands are tried again for: the last error can then still be told."""
 LATE_SHARE = 0.075
 """How much of the timeout an impatient call waits for one node longer than for the first: 150 ms of 2 s."""
+
+CHECK_SHARE = 0.25
+"""How much of the timeout the first check waits for primaries besides the one that it needs."""
 
 Observer = Callable[[str], Callable[[float], None]]
 Check = Callable[[Execute], Awaitable[str]]
@@ -56,7 +60,14 @@ class ClusterClient(StoreClient):
 
         seed = new_redis(url.seeds[0])
         check_tls_files(seed.connection_pool)
-        super().__init__(seed, clock, timeout_s=timeout_s, observer=observer, check=check)
+
+        async def check_all(execute: Execute) -> str:
+            await self._check_primaries()
+            assert check is not None
+            return await check(execute)
+
+        checks = None if check is None else check_all
+        super().__init__(seed, clock, timeout_s=timeout_s, observer=observer, check=checks)
         self._clocks = NodeClocks(clock, self._ask_time, count_failover=count_failover, note_jump=note_jump)
         self.nodes = Nodes(url.seeds, new_redis, self._clocks.use_map, uses_tls=url.uses_tls, checks=check is not None)
 
@@ -143,6 +154,23 @@ class ClusterClient(StoreClient):
             raise StoreDown(str(answers[0]), unknown=answers[0].unknown)  # which is no error of one node
         return answers
 
+    async def _check_primaries(self) -> None:
+        """Check the server of each primary that answers. Later, one that cannot serve is away: the others go on.
+
+        Raises:
+            StoreMismatch: one of them cannot serve.
+            StoreDown: no node could be asked.
+        """
+        patience = self._patience("open")
+        soon = msgspec.structs.replace(patience, ends_at=patience.ends_at - (1 - CHECK_SHARE) * self.timeout_s)
+        try:
+            answers = await self.nodes.execute_on_each([("PING",)], soon)
+        except (errors.RedisError, OSError, TimeoutError) as error:
+            raise self._translate_failure(error) from error
+        for _, (answer,) in answers:
+            if isinstance(answer, StoreMismatch):
+                raise answer
+
     async def _measure_time(self, verb: str) -> None:
         """Measure the time of each primary. Raises LaterError."""
         if self._check is not None and not self._checked:
@@ -183,7 +211,9 @@ class ClusterClient(StoreClient):
 
 
 def _of_node(error: LaterError) -> LaterError:
-    """Return an error of one node: if it is away, or takes no commands, that of others is not known by that."""
+    """Return an error of one node: if it is away, takes no commands, or cannot serve, others may all the same."""
+    if isinstance(error, StoreMismatch):
+        return NodeDown(str(error))
     if type(error) is not StoreDown:
         return error
     return NodeDown(str(error), unknown=error.unknown)

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis.exceptions as errors
+import structlog
 from redis.asyncio import Redis
 
+from later.address_types import Address
 from later.store.connections import Connections, RoundTrip, UncheckedServer
 from later.store.schema import check_server, parse_info, run_id
 from later.store.scripts import Command
+
+log = structlog.get_logger("later.cluster")
 
 NODE_CONNECTIONS = 4
 """Connections to each node: a cluster of many processes and nodes has many, and a node takes 10,000 by default."""
@@ -27,6 +31,8 @@ class Node:
         self.is_away = False
         """True if the node did not answer when it was asked last."""
         self._checking = asyncio.Lock()
+        self._unfit: str | None = None
+        """Why the server has not passed the check; None if it has."""
 
     async def pipeline(self, commands: Sequence[Command], round_trip: RoundTrip) -> list[Any]:
         """Return the answers to commands. The server is checked first if it is another than before.
@@ -43,7 +49,14 @@ class Node:
             if found not in self.checked:
                 await self.connections.drop_all()  # those that are still open lead to the server before
                 self.checked.add(await self._check())
+                self._unfit = None
         return await self.connections.pipeline(commands, round_trip)
+
+    def note_unfit(self, address: Address, reason: str) -> None:
+        """Log, once, why the server at an address cannot serve."""
+        if reason != self._unfit:
+            self._unfit = reason
+            log.warning("node of the store refused", node=str(address), reason=reason)
 
     async def _check(self) -> str:
         """Check the server, and return its run id."""

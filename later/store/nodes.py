@@ -346,6 +346,9 @@ class Nodes:
         try:
             async with asyncio.timeout_at(call.patience.ends_at):
                 got = await node.pipeline(self._commands_of(call, part), round_trip)
+        except StoreMismatch as error:
+            node.note_unfit(part.node, str(error))
+            return self._answer_all(call, part, StoreMismatch(f"{part.node}: {error}"))
         except LaterError as error:
             return self._answer_all(call, part, error)
         except (errors.RedisError, OSError, TimeoutError) as error:

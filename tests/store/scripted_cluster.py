@@ -30,6 +30,7 @@ class ScriptedNode:
         self.received: list[tuple[bool, list[bytes]]] = []
         self.answer: Answer = lambda command: b"OK"
         self.role = "master"
+        self.eviction = "noeviction"
         self.epoch: int | None = None
         """The epoch that the node tells, with the map that it knows; None: the cluster's."""
         self.owners: list[ScriptedNode] | None = None
@@ -90,8 +91,11 @@ class ScriptedNode:
             return self._cluster_answer(command[1].upper())
         if name == b"INFO":
             return (
-                f"redis_mode:cluster\r\nrun_id:{self.address.port}\r\nrole:{self.role}\r\nvalkey_version:9.1.2\r\n"
+                f"redis_mode:cluster\r\nrun_id:{self.address.port}\r\nrole:{self.role}\r\n"
+                f"valkey_version:9.1.2\r\nmaxmemory:1\r\nmaxmemory_policy:{self.eviction}\r\n"
             ).encode()
+        if name == b"PING":
+            return b"PONG"
         if name == b"TIME":
             return [b"1800000000", b"0"]
         if name in {b"ASKING", b"CLIENT", b"SELECT", b"SCRIPT", b"AUTH"}:

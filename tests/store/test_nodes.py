@@ -9,10 +9,11 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from later.address_types import Address
 from later.core.clock import Clock
-from later.core.errors import StoreDown, StoreMismatch
+from later.core.errors import NodeDown, StoreDown, StoreMismatch
 from later.core.hash_slots import SLOTS, key_slot
 from later.store.cluster_client import ClusterClient, connect_client
 from later.store.keys import Keys
@@ -43,6 +44,20 @@ async def a_client(
 ) -> AsyncIterator[ClusterClient]:
     settings = StoreSettings(url=url or cluster.url, prefix="later", timeout_s=timeout_s)
     client = connect_client(settings, Clock(time.monotonic, time.time))
+    assert isinstance(client, ClusterClient)
+    async with aclosing(client):
+        yield client
+
+
+@asynccontextmanager
+async def a_checked_client(cluster: ScriptedCluster) -> AsyncIterator[ClusterClient]:
+    """A client that checks servers, and nothing besides."""
+
+    async def check(execute: Any) -> str:
+        return "any"
+
+    settings = StoreSettings(url=cluster.url, prefix="later", timeout_s=TIMEOUT_S)
+    client = connect_client(settings, Clock(time.monotonic, time.time), check=check)
     assert isinstance(client, ClusterClient)
     async with aclosing(client):
         yield client
@@ -320,6 +335,39 @@ async def test_a_replica_is_not_written_to() -> None:
             first.role = "master"
             assert await client.execute("set", WRITE) == b"OK"
     assert checked == ["store"]
+
+
+async def test_a_start_is_refused_if_any_primary_may_evict() -> None:
+    async with run_scripted_cluster(3) as cluster:
+        last = cluster.nodes[-1]
+        last.eviction = "allkeys-lru"
+        async with a_checked_client(cluster) as client:
+            with pytest.raises(StoreMismatch, match=f"{last.address}: .* allkeys-lru"):
+                await client.open()
+            with pytest.raises(StoreMismatch):
+                await client.execute("set", WRITE)
+    assert [node.names for node in cluster.nodes] == [[], [], []]
+
+
+async def test_a_new_primary_that_may_evict_stops_only_its_shards_until_that_is_mended() -> None:
+    async with run_scripted_cluster(3) as cluster, a_checked_client(cluster) as client:
+        first, second, third = cluster.nodes
+        cluster.owners = [first, second]
+        await client.execute_all("set", [WRITE, OTHER])
+        third.eviction = "allkeys-lru"
+        cluster.owners, cluster.epoch = [third, second], 2
+        await client.nodes.map.read()
+        with capture_logs() as logged:
+            for verb in ("set", "snapshot"):
+                refused, answer = await client.execute_each(verb, [WRITE, OTHER])
+                assert isinstance(refused, NodeDown)
+                assert not refused.unknown
+                assert "allkeys-lru" in str(refused)
+                assert answer == b"OK"
+        assert [line["node"] for line in logged if line["log_level"] == "warning"] == [str(third.address)]
+        assert third.names == []
+        third.eviction = "noeviction"
+        assert await client.execute("set", WRITE) == b"OK"
 
 
 async def test_a_server_that_is_not_in_a_cluster_is_refused_in_words() -> None:
