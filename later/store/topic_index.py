@@ -2,12 +2,13 @@
 
 Each shard has one, a sorted set whose entries all have score 0, so that it is in the order of their bytes. Scripts keep
 it: a topic that a wake set names is in it. A topic whose tasks were deleted, purged or swept stays for a while. Daemons
-of older versions do not keep it, so a topic that is only theirs is added after a while.
+of older versions do not keep it, so a topic is added after a while where only they have made tasks of it: until then,
+pages do not count it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -64,6 +65,9 @@ class TopicIndex:
             mine = candidates[: limit - len(found)]
             counts = await self._stats.counts_and_holds(mine, now, indexed)
             unused = {name for name in mine if not counts[name].tasks}
+            if came := await self._find_new(indexed, unused):
+                counts |= await self._stats.counts_and_holds([*came], now, came)
+                unused = {name for name in unused if not counts[name].tasks}
             found |= {name: counts[name] for name in mine if name not in unused or name in declared_here}
             for shard, gone in group_by_shard(indexed, unused).items():
                 with suppress(NodeDown):
@@ -134,6 +138,23 @@ class TopicIndex:
                 if (name := raw.decode()) < end or not end:
                     found.setdefault(name, []).append(shard)
         return found, end
+
+    async def _find_new(self, indexed: Mapping[str, Sequence[Shard]], names: Collection[str]) -> dict[str, list[Shard]]:
+        """Return those of these names that are new in the index of any shard, with these shards.
+
+        When the last task of a topic ends, another one may have been made a moment before, in another shard.
+        """
+        known = [name for name in names if name in indexed]
+        if not known:
+            return {}
+        reads: list[Command] = [("ZMSCORE", shard.topics, *known) for shard in self._keys.shards]
+        answers = await self._client.execute_available("stats", reads, missing=[])
+        found: dict[str, list[Shard]] = {}
+        for shard, scores in zip(self._keys.shards, answers, strict=True):
+            for name, score in zip(known, scores, strict=bool(scores)):
+                if score is not None and shard not in indexed[name]:
+                    found.setdefault(name, []).append(shard)
+        return found
 
     async def complete(self) -> None:
         """Add all topics that are missing: an older version, which did not keep the index, created their tasks."""

@@ -169,6 +169,27 @@ class TestPages:
         assert [name for name in shown if "-" not in name] == staying
         assert shown == sorted(set(shown))
 
+    @pytest.mark.parametrize("shards", [16])
+    async def test_a_topic_whose_only_task_makes_the_next_one_meanwhile_is_on_it(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The next one is in another shard, whose index did not have the topic when it was read."""
+        read_names, ids = store.topic_index._read_names, iter(range(100))
+        await create(store, "a", "z")
+        await store.tasks.create([a_task(id=str(next(ids)), own_id=True)])
+
+        async def read_before_the_next_task(*bounds: Any) -> Any:
+            found = await read_names(*bounds)
+            before = str(id := next(ids) - 1)
+            while store.keys.shard_of(str(id)) == store.keys.shard_of(before):
+                id = next(ids)
+            await store.tasks.create([a_task(id=str(id), own_id=True)])
+            await store.edits.delete([before])
+            return found
+
+        monkeypatch.setattr(store.topic_index, "_read_names", read_before_the_next_task)
+        assert await store.topic_index.page(no_names, NOW, limit=3) == dict.fromkeys(["a", "order", "z"], ONE_TASK)
+
 
 class TestNamespaces:
     NAMES = ("a", "shop", "shop/a", "shop/b/c", "shop0", "shopping/a", "default/x/y", "z")
