@@ -46,9 +46,10 @@ class SessionSecret:
 
     @property
     def is_fresh(self) -> bool:
-        """True if `latest` was read a moment ago."""
-        fresh_s = MISSING_FRESH_S if self.latest is None else FRESH_S
-        return self._monotonic() - self._read_at < fresh_s
+        """True if `latest` was read a moment ago, or is good while its node is away."""
+        if self.latest is None:
+            return self._monotonic() - self._read_at < MISSING_FRESH_S
+        return self._monotonic() - self._read_at < FRESH_S or self._shared_read.is_good(self._read_at)
 
     async def read(self) -> None:
         """Read the secret, unless it is fresh. Raises StoreDown."""

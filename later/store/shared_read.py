@@ -79,7 +79,7 @@ class SharedRead:
 
         So one node that is away does not stop all others. It may come back any time, so others keep asking.
         """
-        if self._is_away and self.is_in_grace(read_at):
+        if self.is_good(read_at):
             return
         try:
             await self.share()
@@ -91,9 +91,9 @@ class SharedRead:
         """Return True if what was read at `read_at` is good while the node is away: never, if nothing was read yet."""
         return self._was_read and self._monotonic() - read_at < self.grace_s
 
-    @property
-    def _is_away(self) -> bool:
-        return hash_tag(key_of(self.command())) in self._client.away_tags
+    def is_good(self, read_at: float) -> bool:
+        """Return True if the node is known to be away, and what was read at `read_at` is good meanwhile."""
+        return hash_tag(key_of(self.command())) in self._client.away_tags and self.is_in_grace(read_at)
 
     async def renew(self) -> None:
         """Wait for a read that begins now or later. Raises: as `share`."""

@@ -72,6 +72,7 @@ def keyed(
     is_optional: bool = False,
     cookie: SessionCookie = COOKIE,
     console: str = "on",
+    grace_s: float = 0.0,
     **served: Any,
 ) -> Any:
     """Serve the API with keys, and with a root key if it is not empty."""
@@ -79,11 +80,11 @@ def keyed(
 
     def authorize(store: Store, metrics: Metrics) -> Authorization:
         return Authorization(
-            KeyBook(store.client, store.keys, seconds),
+            KeyBook(store.client, store.keys, seconds, grace_s=grace_s),
             root_key=root_key(root) if root else None,
             is_optional=is_optional,
             sessions=ConsoleSessions(
-                SessionSecret(store.client, store.keys, seconds),
+                SessionSecret(store.client, store.keys, seconds, grace_s),
                 cookie,
                 is_of_own_page=protection.is_of_own_page,
                 is_read_only=console == "readonly",

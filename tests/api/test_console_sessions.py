@@ -14,11 +14,13 @@ from later.api.console_sessions import SessionCookie
 from later.core.api_keys import Scope, id_in_key, make_key_text, root_key
 from later.core.console_session import SECRET_BYTES, SESSION_MS, make_session
 from later.store.key_book import KeyBook
+from later.store.keys import hash_tag
 from later.store.session_secret import MISSING_FRESH_S
 from later.store.shared_read import FRESH_S
 from tests.api.api_fixture import MINIMAL, ApiFixture
 from tests.api.keyed_api import KeyedApi, Seconds, keyed
 from tests.cases import each_case
+from tests.store.away import tags_away
 
 SESSION = "/console/session"
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
@@ -246,6 +248,18 @@ async def test_a_session_is_not_judged_while_the_store_is_away(keys: KeyedApi) -
     keys.seconds.at += FRESH_S
     assert (await call(keys, "GET", "/topics", cookie))[0] == 503
     assert (await keys.call("POST", SESSION, body={"key": keys.root}))[0] == 503
+
+
+async def test_sessions_are_good_for_the_grace_while_the_node_of_the_keys_is_away() -> None:
+    root, seconds = make_key_text(), Seconds()
+    async with keyed(root, seconds, grace_s=30.0) as api:
+        keys = as_keyed(api, root, seconds)
+        cookie = await sign_in(keys, await keys.add_key(Scope.READ))
+        with tags_away(api.store.client, [hash_tag(api.keys.session_secret), hash_tag(api.keys.api_keys)]):
+            seconds.at += 30.0 - 0.1
+            assert [(await call(keys, "GET", "/topics", cookie))[0] for _ in range(2)] == [200, 200]
+            seconds.at += 0.1
+            assert (await call(keys, "GET", "/topics", cookie))[0] == 503
 
 
 async def test_without_keys_nobody_signs_in(api: ApiFixture) -> None:
