@@ -92,6 +92,8 @@ class DurabilityWaits:
         self._barrier: Command = ("SET", keys.shards[0].barrier, "") if keys.shards else ("PING",)
         self._monotonic = monotonic
         self._missing_since: float | None = None
+        self._looked_at: float | None = None
+        """When it was last looked whether a replica is there."""
 
     @property
     def server_changes(self) -> int:
@@ -150,7 +152,10 @@ class DurabilityWaits:
         )
 
     def _is_replica_missing(self, info: dict[str, str], has_replicas: bool) -> bool:
-        now = self._monotonic()
+        now, before = self._monotonic(), self._looked_at
+        self._looked_at = now
+        if before is not None and now - before >= REPLICA_GRACE_S:
+            self._missing_since = None  # it may have been there in the meantime
         if has_replicas or "min_slaves_good_slaves" in info:  # which is there only if min-replicas-to-write is not 0
             self._missing_since = None
             return False

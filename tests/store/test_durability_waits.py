@@ -135,6 +135,17 @@ async def test_a_store_without_a_replica_offers_none_after_a_minute(tmp_path: Pa
     assert reasons == [None, None, "it has no replica, and min-replicas-to-write is 0", None]
 
 
+async def test_a_replica_that_was_missing_long_ago_counts_for_nothing(tmp_path: Path) -> None:
+    times = iter((0.0, 2 * REPLICA_GRACE_S, 3 * REPLICA_GRACE_S - 1, 3 * REPLICA_GRACE_S))
+    port = str(free_ports(1)[0])
+    with run_server("valkey", tmp_path, "--port", port) as (url, _):
+        async with open_as_it_is(url) as store:
+            waits = DurabilityWaits(store.client, store.keys, times.__next__)
+            offered = [Durability.REPLICA in (await waits.offers()).levels for _ in range(4)]
+
+    assert offered == [True, True, True, False]
+
+
 async def test_a_store_to_which_no_replica_can_connect_offers_none(tmp_path: Path) -> None:
     with run_server("valkey", tmp_path) as (url, _):
         async with open_as_it_is(url) as store:
