@@ -42,8 +42,9 @@ Answer = TypeVar("Answer")
 class Call(Generic[Answer]):
     """A call: its method, its path below the API's URL, its body, and how to decode the answer.
 
-    A `safe` call may be sent again although it may have been carried out. `task_id` is the task that it names, if it
-    names one. The server may take `wait_s` longer than for other calls.
+    A `safe` call may be sent again although it may have been carried out; but not one that is `counted` if it certainly
+    was, because only its lost answer said how far. `task_id` is the task that it names, if it names one. The server may
+    take `wait_s` longer than for other calls.
     """
 
     content_type = JSON
@@ -56,6 +57,7 @@ class Call(Generic[Answer]):
         *,
         method: str = "POST",
         safe: bool = False,
+        counted: bool = False,
         task_id: str | None = None,
         wait_s: float = 0.0,
     ) -> None:
@@ -65,6 +67,7 @@ class Call(Generic[Answer]):
         self.decode = decode
         self.body = None if fields is None else encode_json(fields)
         self.safe = safe
+        self.counted = counted
         self.task_id = task_id
         self.wait_s = wait_s
 
@@ -176,7 +179,7 @@ def pause(attempt: int, error: LaterError, call: Call[Any], chance: float) -> fl
     A call that was certainly not carried out may always be: its connection was refused, or the server said so by 429.
     `chance`, from 0 to 1, is the jitter, so that callers which failed together do not come again together.
     """
-    if not isinstance(error, Unavailable):
+    if not isinstance(error, Unavailable) or (call.counted and isinstance(error, DurabilityMissed)):
         return None
     was_not_sent = error.status is None and not error.unknown
     if not (was_not_sent or error.status == 429 or (call.safe and error.status in BROKEN_STATUSES)):

@@ -297,6 +297,9 @@ def _deaths(reason: str | None, died_after: datetime | None, died_before: dateti
 def _move(path: str, fields: dict[str, Any], following: Mapping[str, Any] | None = None) -> Call[MovedTasks]:
     """The call is safe: tasks that it has moved are no longer where it looks. Then the count is too small.
 
+    If its tasks are known to have missed their level, it is not sent again: each attempt would move some of the others,
+    at a rate that begins anew.
+
     Calls that go on have the fields `following`, too, unless this one has them.
     """
 
@@ -307,7 +310,7 @@ def _move(path: str, fields: dict[str, Any], following: Mapping[str, Any] | None
             return MovedTasks(count, None)
         return MovedTasks(count, _move(path, {**(following or {}), **fields} | given(cursor=moved.cursor)))
 
-    return Call(path, read, fields, safe=True)
+    return Call(path, read, fields, safe=True, counted=True)
 
 
 def _read_moved_once(body: bytes) -> MovedTasks:

@@ -385,6 +385,16 @@ def test_a_level_that_was_missed_is_told_with_the_id_and_may_be_asked_for_again(
     assert pause(0, error, a_call(safe=False), 1.0) is None
 
 
+def test_a_redrive_of_a_topic_that_missed_its_level_does_not_move_more_tasks_by_itself() -> None:
+    redrive = calls.redrive(
+        id=None, topic="orders", reason=None, died_after=None, died_before=None, rate=1, durability="replica", now=NOW
+    )
+    missed = DurabilityMissed("stored, but not there", None, "primary", retry_after_ms=1000)
+
+    assert pause(0, missed, redrive, 1.0) is None
+    assert pause(0, Unavailable("lost", None, unknown=True), redrive, 1.0) is not None
+
+
 def test_calls_ask_for_a_level() -> None:
     draft = calls.draft("orders", durability="replica")
     create = calls.create(calls.create_item(draft, NOW))
