@@ -17,6 +17,8 @@ ANSWER_TIMEOUT_S = 0.5
 """How long one node may take. All are asked at once, and those that answer decide."""
 READ_EVERY_S = 15.0
 """How often the map is read while nothing speaks against it."""
+READ_WHILE_AWAY_S = 0.25
+"""How often it is read for calls that do not wait for a node that is away: all processes do so, perhaps for hours."""
 LEAST_PAUSE_S = 0.05
 """Two readings lie at least this far apart, however many commands are redirected."""
 
@@ -64,9 +66,9 @@ class ClusterMap:
         self._moved[slot] = self.owners[slot] = owner
         self.start_reading()
 
-    def read_if_old(self) -> None:
-        """Begin to read the map if that was long ago."""
-        if asyncio.get_running_loop().time() - self._read_at > READ_EVERY_S:
+    def read_if_old(self, age_s: float = READ_EVERY_S) -> None:
+        """Begin to read the map if that was so long ago."""
+        if asyncio.get_running_loop().time() - self._read_at > age_s:
             self.start_reading()
 
     async def read(self) -> None:

@@ -20,7 +20,7 @@ from redis.asyncio.connection import AbstractConnection
 from later.address_types import Address
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.core.hash_slots import key_slot
-from later.store.cluster_map import ClusterMap
+from later.store.cluster_map import READ_WHILE_AWAY_S, ClusterMap
 from later.store.connections import RoundTrip
 from later.store.node import Node
 from later.store.scripts import BY_SHA, Command
@@ -340,7 +340,7 @@ class Nodes:
         """Send commands to a node, and note the answers. Return the positions of those that may be sent again."""
         node = self._node(part.node)
         if node.is_away and call.patience.late_s is not None:
-            self.map.start_reading()
+            self.map.read_if_old(READ_WHILE_AWAY_S)
             return self._answer_all(call, part, StoreDown(f"{part.node} is away"))
         round_trip = RoundTrip(node.checked if self.checks else None)
         try:

@@ -29,6 +29,8 @@ class ScriptedNode:
         self.address = Address("127.0.0.1", 0)
         self.received: list[tuple[bool, list[bytes]]] = []
         self.answer: Answer = lambda command: b"OK"
+        self.map_reads = 0
+        """How often it was asked for the map."""
         self.role = "master"
         self.eviction = "noeviction"
         self.epoch: int | None = None
@@ -108,6 +110,7 @@ class ScriptedNode:
         if what == b"SHARDS":
             return ERR_UNKNOWN
         if what == b"SLOTS":
+            self.map_reads += 1
             owners = self._cluster.owners if self.owners is None else self.owners
             size = SLOTS // len(owners)
             return [

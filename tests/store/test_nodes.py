@@ -278,6 +278,20 @@ async def test_an_impatient_call_follows_redirects_beside_a_refusal() -> None:
         assert answer == b"OK"
 
 
+async def test_looks_past_a_node_that_is_away_read_the_map_now_and_then() -> None:
+    async with run_scripted_cluster(2) as cluster, a_client(cluster) as client:
+        first, second = cluster.nodes
+        await client.execute_all("get", [GET, OTHER])
+        await first.stop()
+        started, reads = time.monotonic(), second.map_reads
+        while time.monotonic() - started < 1:
+            away, answer = await client.execute_each("due_topics", [GET, OTHER])
+            assert isinstance(away, NodeDown)
+            assert answer == b"OK"
+            await asyncio.sleep(0.01)
+        assert 2 <= second.map_reads - reads <= 9
+
+
 async def test_it_raises_only_where_no_node_can_be_asked() -> None:
     async with run_scripted_cluster(2) as cluster, a_client(cluster) as client:
         first, second = cluster.nodes
