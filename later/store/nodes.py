@@ -174,10 +174,9 @@ class Nodes:
         return seconds, micros
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections, also those that are opened from now on."""
         await self.map.aclose()
-        nodes, self._nodes = self._nodes, {}
-        for node in nodes.values():
+        for node in list(self._nodes.values()):
             await node.connections.aclose()
 
     def _node(self, address: Address) -> Node:

@@ -319,6 +319,17 @@ async def test_connections_to_a_node_that_left_are_closed() -> None:
         assert second.names == [b"GET"]
 
 
+async def test_a_command_after_the_end_leaves_no_connection_open() -> None:
+    """A settle that was under way when the daemon stopped is still carried out."""
+    async with run_scripted_cluster(2) as cluster:
+        async with a_client(cluster) as client:
+            await client.execute_all("get", [GET, OTHER])
+        assert await client.execute_all("settle", [GET, OTHER]) == [b"OK", b"OK"]
+        async with asyncio.timeout(TIMEOUT_S):
+            while any(node._writers for node in cluster.nodes):
+                await asyncio.sleep(0.01)
+
+
 async def test_each_server_is_asked_and_a_command_without_a_key_goes_where_it_is_told_to() -> None:
     async with run_scripted_cluster(2) as cluster, a_client(cluster) as client:
         for number, node in enumerate(cluster.nodes):
