@@ -11,7 +11,7 @@ import re
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from later.core.errors import Refused
+from later.core.errors import Refused, UnreadableBody
 from later.core.export_lines import (
     COUNTS,
     MAX_ID_BYTES,
@@ -30,8 +30,9 @@ from later.core.export_lines import (
     attempts_entry,
 )
 from later.core.policy_scopes import Level, Settings
-from later.core.retry import encode_failure
+from later.core.retry import decode_failure, encode_failure
 from later.core.schedule import Schedule, ScheduleState
+from later.core.signing import Generations
 from later.core.store_records import (
     FieldEntry,
     FieldKind,
@@ -43,10 +44,12 @@ from later.core.store_records import (
     TimeKind,
     TrailEntry,
 )
-from later.core.task import Task, encode_task, pack_id
+from later.core.task import Task, decode_task, encode_task, pack_id
 from later.core.task_names import pack_remembered
 from later.core.validation import MAX_EXACT, parse_topic
 
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The beginning of the year 1, and the end of the year 9999: no other time can be shown."""
 _NUMBER = re.compile(rb"[0-9]{1,16}")
 _READABLE_ATTEMPTS = re.compile(rb"[0-9]{1,16}(?: [0-9]{1,20}(?: [0-9a-f]*)?)?")
 _AUDIT_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
@@ -59,6 +62,8 @@ class _AnyLine(msgspec.Struct):
 _decode_settings = msgspec.json.Decoder(Settings).decode
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
 _decode_state = msgspec.json.Decoder(ScheduleState).decode
+_decode_object = msgspec.json.Decoder(dict[str, object]).decode
+_decode_generations = msgspec.json.Decoder(Generations).decode
 _decode_kind = msgspec.json.Decoder(_AnyLine).decode
 _LINES: dict[str, type[ExportLine]] = {
     "export": ExportHeader,
@@ -85,7 +90,7 @@ def decode_line(line: bytes) -> ExportHeader | Record | ExportEnd:
         if decode is None:
             raise BadLine(f"this version knows no kind {kind[:40]!r}")
         return _parse(decode(line))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise BadLine(f"it is no line of an export: {error}") from None
     except BadLine:
         raise
@@ -136,6 +141,10 @@ def _field_entry(line: FieldLine) -> FieldEntry:
         if level not in tuple(Level) or not scope:
             raise BadLine("name: expected topic:NAME or namespace:NAME")
         _decode_settings(value)
+    elif kind is FieldKind.QUEUE:
+        _decode_object(value)
+    elif kind is FieldKind.SIGNING and name != b"version":
+        _decode_generations(value)
     elif (kind is FieldKind.KEY_USE or name == b"version") and not _NUMBER.fullmatch(value):
         raise BadLine("value: expected a time")
     elif kind is FieldKind.SIGNING and name == b"version":
@@ -163,27 +172,41 @@ def _task_entry(line: TaskLine) -> TaskEntry:
         raise BadLine("topic: expected the name of a topic")
     if (line.task is None) == (line.raw_body is None):
         raise BadLine("task, raw_body: expected one of them")
+    if line.task is not None and not isinstance(line.id, str):
+        raise BadLine("id: expected text beside a task")
     body = line.raw_body
     if line.task is not None:
-        if not isinstance(line.id, str):
-            raise BadLine("id: expected text beside a task")
-        body = _body(msgspec.convert({**line.task, "id": line.id, "topic": line.topic}, Task))
+        body = encode_task(msgspec.convert({**line.task, "id": line.id, "topic": line.topic}, Task))
     assert body is not None
+    _check_body(body)
     attempts = line.raw_attempts
     if attempts is not None and not _READABLE_ATTEMPTS.fullmatch(attempts):
         raise BadLine("raw_attempts: expected numbers")
     if attempts is None and (line.attempts or line.first_due_at is not None):
         attempts = _attempts_of(line)
     failure = line.raw_failure if line.failure is None else encode_failure(line.failure)
-    return TaskEntry(id, topic, line.state, _time("at", line.at), body, attempts, failure)
+    if failure is not None:
+        _check_failure(failure)
+    return TaskEntry(id, topic, line.state, _shown_time("at", line.at), body, attempts, failure)
 
 
-def _body(task: Task) -> bytes:
-    """Return a task's body. Raises BadLine: its times are none."""
-    times = (task.created_at, task.execute_at, task.expires_at, task.renewed_at, task.scheduled_at)
-    if any(at is not None and not -MAX_EXACT <= at <= MAX_EXACT for at in times):
-        raise BadLine("task: expected times in ms")
-    return encode_task(task)
+def _check_body(body: bytes) -> None:
+    """Check the numbers of a body, if it can be read: calls that show a task would fail. Raises BadLine."""
+    try:
+        task = decode_task("", body)
+    except UnreadableBody:
+        return
+    for at in (task.created_at, task.execute_at, task.expires_at, task.renewed_at, task.scheduled_at):
+        _shown_time("task", at)
+    if not all(number is None or 0 <= number <= MAX_EXACT for number in (task.max_retry, task.remember_ms)):
+        raise BadLine("task: expected numbers of at most 2^53")
+
+
+def _check_failure(stored: bytes) -> None:
+    """Check the times of a failure, if it can be read. Raises BadLine."""
+    failure = decode_failure(stored)
+    for at in (failure.at, failure.busy_since, *(earlier.at for earlier in failure.earlier)):
+        _shown_time("failure", at)
 
 
 def _attempts_of(line: TaskLine) -> bytes:
@@ -208,6 +231,13 @@ def _name(text: Text, is_text: bool = False) -> bytes:
     if not 1 <= len(name) <= MAX_NAME_BYTES:
         raise BadLine(f"expected a name of 1 to {MAX_NAME_BYTES} bytes")
     return name
+
+
+def _shown_time(name: str, at: int | None) -> int:
+    """Return a time that can be shown, as those of tasks are. Raises BadLine."""
+    if at is not None and not EARLIEST_MS <= at <= LATEST_MS:
+        raise BadLine(f"{name}: expected a time in ms from the year 1 to the year 9999, got {at}")
+    return at or 0
 
 
 def _time(name: str, at: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from contextlib import suppress
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from later.core.caller import ANYBODY
 from later.core.export_lines import FORMAT, ExportEnd, ExportHeader, encode_end, encode_header, encode_record
-from later.core.export_parser import BadLine, decode_line
+from later.core.export_parser import EARLIEST_MS, LATEST_MS, BadLine, decode_line
 from later.core.past_failures import PastFailure
 from later.core.retry import Failure, encode_failure
 from later.core.schedule import ScheduleDraft, build_schedule, put_schedule
@@ -34,7 +35,7 @@ from tests.builders import NOW, a_task
 from tests.cases import each_case
 
 FAILURE = Failure(2, "status", 500, "no \u2028", NOW, None, 2, 17, (PastFailure(1, NOW, "timeout", None, 5, "late"),))
-times = st.integers(-MAX_EXACT, MAX_EXACT)
+times = st.integers(EARLIEST_MS, LATEST_MS)
 ids = st.one_of(st.uuids(version=4).map(lambda id: pack_id(str(id))), st.binary(min_size=1, max_size=40))
 topics = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/"), min_size=1, max_size=50)
 tasks = st.builds(
@@ -74,10 +75,10 @@ def test_a_task_of_any_bytes_is_the_same_after_it_was_written_and_read(entry: Ta
     "record",
     [
         FieldEntry(FieldKind.POLICY, b"topic:shop/\xc3\xbc", b'{"fields":{"rate":  5}}'),
-        FieldEntry(FieldKind.QUEUE, b"shop/mail", b'{"a": [1.0, 1e400]}'),
+        FieldEntry(FieldKind.QUEUE, b"shop/mail", b'{"a": [1.0, 1e40]}'),
         FieldEntry(FieldKind.API_KEY, b"key00001", b"\xff\0"),
         FieldEntry(FieldKind.KEY_USE, b"ended:key00001", b"1700000000000"),
-        FieldEntry(FieldKind.SIGNING, b"origin:shop\x1fhttps://a", b"[1]"),
+        FieldEntry(FieldKind.SIGNING, b"origin:shop\x1fhttps://a", b'[{"g":2,"master":"ab"}]'),
         FieldEntry(FieldKind.EVENT_COUNT, b"dead\0a\0\xff", b"1\0\0"),
         FieldEntry(FieldKind.SETTING, b"signing", b"ab12"),
         FieldEntry(FieldKind.EVENT, b"ev:1", b'{"a":\n1}'),
@@ -134,6 +135,8 @@ TASK: dict[str, Any] = json.loads(
     encode_record(TaskEntry(b"o1", b"order", "delay", NOW, encode_task(a_task(id="o1", own_id=True)), None, None))
 )
 
+UNSHOWN = base64.b64encode(encode_task(a_task(id="o1", ttl=2**42))).decode()
+
 
 @each_case(
     "line, says",
@@ -154,8 +157,11 @@ TASK: dict[str, Any] = json.loads(
         ({**TASK, "id": "x" * 1025}, "id: expected"),
         ({**TASK, "raw_body": "AA=="}, "one of them"),
         ({**TASK, "task": None}, "one of them"),
-        ({**TASK, "task": {**TASK["task"], "created_at": 2**62}}, "times"),
+        ({**TASK, "task": {**TASK["task"], "created_at": 2**62}}, "a time in ms"),
         ({**TASK, "task": {"content": "x"}}, "no line of an export"),
+        ({**TASK, "task": {**TASK["task"], "max_retry": 2**64}}, "ints"),
+        ({**TASK, "task": {**TASK["task"], "remember_ms": -(2**60)}}, "numbers of at most"),
+        ({**TASK, "failure": [2**64, "r", None, "", 1, None, 1]}, "ints"),
         ({**TASK, "attempts": -1}, "attempts"),
         ({**TASK, "raw_attempts": "/w=="}, "raw_attempts"),
         ({**TASK, "raw_attempts": "MSAw/w=="}, "raw_attempts"),
@@ -167,6 +173,11 @@ TASK: dict[str, Any] = json.loads(
         ({"kind": "policy", "name": "topic:x", "value": {"fields": 5}}, "Expected `object`"),
         ({"kind": "policy", "name": {"base64": "/w=="}, "value": {}}, "text"),
         ({"kind": "queue", "name": "x"}, "one of them"),
+        ({**TASK, "task": {**TASK["task"], "expires_at": 2**48}}, "the year 9999"),
+        ({**TASK, "task": None, "raw_body": UNSHOWN}, "the year 9999"),
+        ({**TASK, "failure": [1, "r", None, "", 2**48, None, 1]}, "the year 9999"),
+        ({"kind": "queue", "name": "x", "value": 5}, "Expected `object`"),
+        ({"kind": "signing", "name": "all", "value": {}}, "Expected `array`"),
         ({"kind": "setting", "name": "shards", "value": 5}, "expected one of signing"),
         ({"kind": "ramp", "name": "x", "until": -(2**60)}, "until"),
         (

@@ -129,7 +129,8 @@ async def fill(store: Store, tasks: int = 120) -> None:
     await store.policies.change(PolicyScope(Level.NAMESPACE, "shop"), lambda s: s.merge({"deliver": "pull"}))
     hashes = [
         (store.keys.queues, b"shop/mail", b'{"a": 1}'), (store.keys.api_keys, b"key00001", b'{"digest": "x"}'),
-        (store.keys.key_uses, b"key00001", b"1700000000000"), (store.keys.signing, b"namespace:shop", b"[1, 2]"),
+        (store.keys.key_uses, b"key00001", b"1700000000000"),
+        (store.keys.signing, b"namespace:shop", b'[{"g":2,"master":"ab"}]'),
         (store.keys.event_outbox, b"ev:x", b'{"type": "dead"}'), (store.keys.event_counts, b"dead\0order\0", b"\0\xff"),
         (store.keys.meta, b"signing", b"abc"), (store.keys.meta, b"admission", b'{"max_body": 5}'),
     ]  # fmt: skip
