@@ -27,8 +27,11 @@ FULL_MS = 1000
 """A worker whose slots have been full in all ticks for so long is no owner that others may rely on."""
 BACKLOG_MS = 2000
 """Tasks that have been due, and not held, for as long as this are a backlog, which their owners do not get done."""
-CENSUS_MS = 60_000
-"""A census that is older than this says nothing about a backlog."""
+CENSUS_MS = 600_000
+"""A census that began longer ago says nothing about a backlog. That of a million topics takes three minutes, and the
+next one begins up to five after it began. A backlog that is over costs a few looks: stealing ends by itself."""
+CENSUS_AHEAD_MS = 60_000
+"""Nor does one that is ahead by as much: after a failover, the store's clock may be that of another machine."""
 
 
 class WorkerList(NamedTuple):
@@ -239,7 +242,7 @@ class ShardSelector:
         return True
 
     def _has_backlog(self, now: int) -> bool:
-        if self._backlog is None or not abs(now - self._backlog.at) < CENSUS_MS:
+        if self._backlog is None or not -CENSUS_AHEAD_MS < now - self._backlog.at < CENSUS_MS:
             return False
         at, oldest_due_at = self._backlog
         return oldest_due_at is not None and oldest_due_at <= at - BACKLOG_MS

@@ -160,6 +160,12 @@ def test_an_idle_worker_looks_at_all_shards_a_few_times_while_others_have_a_back
     assert whole == [1, 3, 7, 15, 31, 63, 127]
 
 
+def test_an_idle_worker_steals_by_the_census_of_a_million_topics() -> None:
+    """It takes three minutes, and is the latest one until the next has ended: eight minutes after it began."""
+    selector = a_selector(3, backlog=CensusBacklog(NOW - 490_000, NOW - 500_000))
+    assert [len(tick(selector, NOW + TICK_MS * number)) == SHARDS for number in range(3)] == [False, True, False]
+
+
 def test_an_idle_worker_looks_at_all_shards_again_once_it_has_claimed_of_another() -> None:
     selector = a_selector(3, backlog=CensusBacklog(NOW, NOW - 5000))
     assert [len(tick(selector, NOW + TICK_MS * number)) == SHARDS for number in range(3)] == [False, True, False]
@@ -175,7 +181,7 @@ def test_an_idle_worker_looks_at_all_shards_again_once_it_has_claimed_of_another
         None,
         CensusBacklog(NOW, None),
         CensusBacklog(NOW, NOW - 100),
-        CensusBacklog(NOW - 60_000, NOW - 120_000),
+        CensusBacklog(NOW - 600_000, NOW - 720_000),
         CensusBacklog(NOW + 90_000, NOW),
     ],
     ids=["no census", "nothing due", "due a moment ago", "long ago", "of another clock"],
