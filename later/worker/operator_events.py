@@ -37,7 +37,7 @@ EVENTS_EVERY_MS = 1000
 LOOK_EVERY_MS = 10_000
 """How often the store is asked for events that are due though nothing happens here, such as the rest of a storm."""
 OLD_MS = 60_000
-"""Age from which on a snapshot is old, unless its census takes that long: it may be from before everything was down."""
+"""How long after the end of its census a snapshot is old: it may be from before everything was down."""
 MAX_SUBJECTS = 100
 """Subjects of which a process counts events by themselves, between two ticks. The rest is summed as `other`."""
 MAX_WAITING = 1000
@@ -93,7 +93,7 @@ class EventCollector:
 
         Nothing is noted of a snapshot that is old.
         """
-        if 1000 * age_s >= snapshot.period_ms(OLD_MS):
+        if 1000 * age_s - snapshot.took_ms >= OLD_MS:
             return
         for row in sort_rows(snapshot.rows, "lateness"):
             if row.oldest_due_at is None or snapshot.at - row.oldest_due_at <= OVERDUE_MS:
