@@ -177,6 +177,10 @@ class NodeDown(StoreDown):
     """The environment's fault: the node of a cluster that has this key is away. Other nodes may answer."""
 
 
+class WriteRefused(NodeDown):
+    """The environment's fault: the node that has this key answers, but takes no writes for now."""
+
+
 def first_fault(answers: Iterable[object]) -> LaterError | None:
     """Return the first error among answers, but for those whose nodes are away; None if there is no other."""
     return next((a for a in answers if isinstance(a, LaterError) and not isinstance(a, NodeDown)), None)

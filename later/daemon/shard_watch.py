@@ -27,7 +27,7 @@ class ShardWatch:
 
     async def tick(self, now: int) -> TickResult:
         away = self._store.away_shards
-        if away:
+        if self._store.client.away_tags:
             await away.ask_again()
         count = len(away)
         self._metrics.store.shards_away.set(count)

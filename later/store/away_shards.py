@@ -17,7 +17,7 @@ MAX_DRAWS = 8
 
 
 class AwayShards:
-    """The shards that did not answer when they were asked last."""
+    """The shards that did not answer when they were asked last, or that take no writes: no task of them moves."""
 
     def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._client = client
@@ -25,11 +25,11 @@ class AwayShards:
 
     def __len__(self) -> int:
         """Return how many shards are away."""
-        away = self._client.away_tags
-        return sum(hash_tag(shard.pool) in away for shard in self._keys.shards) if away else 0
+        return sum(shard in self for shard in self._keys.shards) if self._client.away_tags else 0
 
     def __contains__(self, shard: Shard) -> bool:
-        return hash_tag(shard.pool) in self._client.away_tags
+        tag, away = hash_tag(shard.pool), self._client.away_tags
+        return tag in away or tag in away.unwritable
 
     def draw(self, admit: Callable[[], Task]) -> Task:
         """Return a task that `admit` makes with an id that it draws: in a shard that is there, if that is found.
@@ -52,7 +52,15 @@ class AwayShards:
         return self._client.node_of(self._keys.shard_of(name).pool)
 
     async def ask_again(self) -> None:
-        """Ask the shards that are away whether they are there again: perhaps nothing else asks them."""
-        asks: list[Command] = [("EXISTS", shard.pool) for shard in self._keys.shards if shard in self]
+        """Ask the shards that are away whether they are there again: perhaps nothing else asks them.
+
+        They are asked by a write that changes nothing: no schedule has an empty id.
+        """
+        shards = [shard for shard in self._keys.shards if shard in self]
+        unwritable = self._client.away_tags.unwritable
+        unwritable.intersection_update(hash_tag(shard.pool) for shard in shards)
+        asks: list[Command] = [("ZREM", shard.firings, b"") for shard in shards]
         with suppress(LaterError):  # they are still away
-            await self._client.execute_each("look", asks)
+            for shard, answer in zip(shards, await self._client.execute_each("look", asks), strict=True):
+                if not isinstance(answer, LaterError):
+                    unwritable.discard(hash_tag(shard.pool))

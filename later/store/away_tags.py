@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from later.core.errors import NodeDown
+from later.core.errors import NodeDown, WriteRefused
 from later.store.keys import hash_tag
 from later.store.scripts import Command
 
@@ -18,11 +18,13 @@ class AwayTags:
 
     def __init__(self) -> None:
         self._tags: set[bytes] = set()
+        self.unwritable: set[bytes] = set()
+        """The tags of keys whose nodes refused a write: they may be read, so what is read does not end that."""
         self.misses = 0
         """How many commands were answered so."""
 
     def __bool__(self) -> bool:
-        return bool(self._tags)
+        return bool(self._tags or self.unwritable)
 
     def __contains__(self, tag: bytes) -> bool:
         return tag in self._tags
@@ -35,6 +37,8 @@ class AwayTags:
             self.misses += is_away
             if tag := hash_tag(key_of(command)):
                 (away if is_away else answered).add(tag)
+                if isinstance(answer, WriteRefused):
+                    self.unwritable.add(tag)
         self._tags = (self._tags - answered) | away
 
     @contextmanager

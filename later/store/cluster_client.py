@@ -13,7 +13,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from later.address_types import Address, ClusterUrl, mask_url, split_cluster_url
 from later.core.clock import Clock
-from later.core.errors import LaterError, NodeDown, StoreDown, StoreMismatch
+from later.core.errors import LaterError, NodeDown, StoreDown, StoreMismatch, WriteRefused
 from later.core.hash_slots import key_slot
 from later.store.client import IMPATIENT_VERBS, READING_VERBS, REPEATED_VERBS, StoreClient, raise_error, translate
 from later.store.connections import check_tls_files, connect, connection_options
@@ -26,6 +26,8 @@ from later.store.settings import StoreSettings
 
 TRIES_SHARE = 0.8
 """How much of the timeout commands are tried again for: the last error can then still be told."""
+WRITE_REFUSALS = ("MISCONF", "NOREPLICAS")
+"""Error codes of a node that may be read, but takes no writes: its disk fails, or it has lost its replicas."""
 LATE_SHARE = 0.075
 """How much of the timeout an impatient call waits for one node longer than for the first: 150 ms of 2 s."""
 
@@ -207,11 +209,14 @@ class ClusterClient(StoreClient):
         return self._timeout_error() if isinstance(error, TimeoutError) else translate(error)
 
     def _translate_all(self, answers: Sequence[Any]) -> list[Any]:
-        return [_of_node(translate(answer)) if isinstance(answer, Exception) else answer for answer in answers]
+        return [_of_node(answer) if isinstance(answer, Exception) else answer for answer in answers]
 
 
-def _of_node(error: LaterError) -> LaterError:
+def _of_node(answer: Exception) -> LaterError:
     """Return an error of one node: if it is away, takes no commands, or cannot serve, others may all the same."""
+    error = translate(answer)
+    if str(answer).startswith(WRITE_REFUSALS):
+        return WriteRefused(str(error))
     if isinstance(error, StoreMismatch):
         return NodeDown(str(error))
     if type(error) is not StoreDown:

@@ -119,6 +119,25 @@ async def test_a_node_that_hangs_is_not_waited_for_by_looks_and_is_back_when_it_
     assert len((await store.tasks.worker_snapshot(100)).delay.topics) == SHARDS
 
 
+async def test_a_node_that_takes_no_writes_is_away_until_it_takes_some_whatever_it_answers_to_looks(
+    cluster: ClusterService, store: StoreFixture
+) -> None:
+    await store.client.open()
+    [refusing, *_] = cluster.slot_owners()
+    away = shards_of(cluster, store, refusing)
+    cluster.run(refusing, "CONFIG", "SET", "min-replicas-to-write", 1)  # answers NOREPLICAS, as a full disk MISCONF
+    results = await store.tasks.create(one_task_in_each_shard(store, "refused"))
+    assert [isinstance(result, NodeDown) for result in results] == [shard in away for shard in store.keys.shards]
+    for _ in range(2):
+        await store.tasks.worker_snapshot(10)
+        await store.away_shards.ask_again()
+        assert len(store.away_shards) == len(away)
+    assert all(store.keys.shard_of(store.away_shards.draw(a_task).id) not in away for _ in range(50))
+    cluster.run(refusing, "CONFIG", "SET", "min-replicas-to-write", 0)
+    await store.away_shards.ask_again()
+    assert not store.client.away_tags
+
+
 async def test_if_all_nodes_are_away_the_store_is(cluster: ClusterService, store: StoreFixture) -> None:
     for node in cluster.slot_owners():
         cluster.kill(node)
