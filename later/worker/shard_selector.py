@@ -88,6 +88,11 @@ class ShardSelector:
         self._owned = frozenset() if workers is None else frozenset(workers.owned)
         self._others = [shard for shard in range(self._shards) if shard not in self._owned]
 
+    def keep_list(self, now: int) -> None:
+        """Go on with the list of before, which must not be old yet: the node that has it is away."""
+        if self._list is not None and self._may_restrict(now):
+            self._list = self._list._replace(at=now)
+
     @property
     def owned(self) -> int:
         """How many shards this worker owns, by its last tick: all, if it looks at all."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from later.core.errors import LaterError
+from later.core.errors import LaterError, NodeDown
 from later.core.shard_owners import OWNERS, assign_shards
 from later.store.open import Store
 from later.worker.shard_selector import ShardSelector, WorkerList
@@ -32,13 +32,20 @@ class ShardSharing:
         """Tell that this worker looks at shards, and read who else does: one round trip, with each heartbeat.
 
         Raises:
+            NodeDown: the node that has the list is away. The one of before stays good: turns make up for workers that
+                have gone since, and looks of everybody at everything would be too much for the nodes that are left.
             StoreDown: the list of before is good for a while, then this worker looks at all shards.
         """
         shards = len(self._store.keys.shards)
         if shards <= OWNERS:
             return  # all workers own all shards, however many they are
         is_full = self._selector.is_full
-        found = await self._store.shard_workers.tell(self._worker, self._selector.looked_at, now, is_full=is_full)
+        looked_at = self._selector.looked_at
+        try:
+            found = await self._store.shard_workers.tell(self._worker, looked_at, now, is_full=is_full)
+        except NodeDown:
+            self._selector.keep_list(now)
+            raise
         workers = {*found.workers, self._worker}
         if is_full:
             workers.update(found.full)  # which share out alike what they look at; those with free slots do without them

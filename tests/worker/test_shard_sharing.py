@@ -9,14 +9,15 @@ from itertools import pairwise
 
 import pytest
 
-from later.core.errors import LaterError
+from later.core.errors import LaterError, NodeDown
 from later.core.task import Task
-from later.store.keys import Bucket
+from later.store.keys import Bucket, hash_tag
 from later.store.tasks import Tasks
 from later.store.types import ClaimRequest, WorkerSnapshot
 from later.worker.shard_selector import LIST_MS, WorkerList
 from later.worker.shard_sharing import ShardSharing
 from tests.builders import NOW, a_task
+from tests.store.away import tags_away
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import TICK_MS, FakeSender, ManualWorker
 
@@ -273,6 +274,19 @@ async def test_workers_look_at_all_shards_when_the_list_cannot_be_read(
     fleet.looks.clear()
     await member.tick(NOW + LIST_MS)
     assert len(fleet.looks) == SHARDS
+
+
+async def test_workers_go_on_with_their_list_while_only_the_node_that_has_it_is_away(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(store, 20, monkeypatch)
+    await fleet.start()
+    first, late, *_ = fleet.members
+    for member, at in [*((first, NOW + BEAT_MS * number) for number in range(1, 20)), (late, NOW + 60_000)]:
+        with tags_away(store.client, [hash_tag(store.keys.shard_workers)]), pytest.raises(NodeDown):
+            await member.beat(at)
+        await member.tick(at)
+        assert (member.worker.shard_selector.owned == SHARDS) == (member is late)
 
 
 async def test_workers_look_at_all_shards_after_the_clock_was_moved(
