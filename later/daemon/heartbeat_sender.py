@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable
 
 import structlog
 
@@ -10,6 +11,7 @@ from later import __version__
 from later.config import Config
 from later.core.errors import LaterError
 from later.core.heartbeat import Heartbeat
+from later.daemon.lifecycle import wait_for_all
 from later.store.open import Store
 from later.worker.shard_sharing import ShardSharing
 from later.worker.ticker import TickResult
@@ -43,9 +45,12 @@ class HeartbeatSender:
             at=at,
             clock_offset_ms=round(-self._store.clock.ahead_of_wall_s() * 1000),
         )
-        await self._store.instances.send(self._instance, heartbeat, delivers=config.runs_worker)
+        steps: list[Awaitable[None]] = [
+            self._store.instances.send(self._instance, heartbeat, delivers=config.runs_worker)
+        ]
         if self._sharing is not None:
-            await self._sharing.beat(at)
+            steps.append(self._sharing.beat(at))
+        await wait_for_all(*steps)  # in a cluster, only one of them may need a node that is away
         return TickResult(0, None)
 
     async def leave_shards(self) -> None:

@@ -91,7 +91,7 @@ class Lifecycle:
 
 
 async def wait_for_all(*steps: Awaitable[object]) -> None:
-    """Run all steps of a stop at once, and wait for all of them, even if one raises; then raise the first error."""
+    """Run all steps at once, and wait for all of them, even if one raises; then raise the first error."""
     for result in await asyncio.gather(*steps, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

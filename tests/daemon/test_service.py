@@ -14,12 +14,14 @@ from later.api.health import HealthSource
 from later.api.server import Runner
 from later.config import load
 from later.core.api_keys import ApiKey, Scope
+from later.core.errors import LaterError
 from later.daemon.heartbeat_sender import HeartbeatSender
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.service import Service
 from later.delivery.sender import Sender
 from later.metrics import Metrics
 from later.store.open import Store
+from later.worker.shard_sharing import ShardSharing
 from later.worker.ticker import Ticker, TickResult, start_tickers
 from later.worker.worker import Worker
 from tests.store_fixture import StoreFixture
@@ -131,6 +133,21 @@ async def test_a_service_reads_all_that_it_reads_each_second_in_one_round_trip(
     del trips["open"], trips["stats"], trips["policies"]  # once, at the start
     assert trips == {"refresh": 1}
     assert service.http_server.authorization.has_had_keys is False
+
+
+async def test_workers_share_shards_even_if_their_heartbeats_cannot_be_written(
+    store: StoreFixture, server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.redis.set(store.keys.instances, "x")
+    monkeypatch.setattr(ShardSharing, "beat", beat := AsyncMock())
+    config = load("worker", {"redis": server_url, "shards": str(len(store.keys.shards))}, {})
+    service = Service(config, Metrics(), health=HEALTH, fail=AsyncMock())
+    try:
+        with pytest.raises(LaterError):
+            await service.heartbeat.tick(0)
+    finally:
+        await service.stop()
+    beat.assert_awaited_once()
 
 
 async def test_a_key_that_has_ended_is_in_the_audit_trail_once(store: StoreFixture, server_url: str) -> None:
