@@ -15,11 +15,10 @@ from hashlib import shake_128
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
-MIN_LOOKS_TO_SHARE = 256
-"""Workers times shards below which every worker looks at all shards: so often that one with 256 shards looks as often.
+MIN_LOOKS_TO_SHARE = 64
+"""Workers times shards below which every worker looks at all shards.
 
-All of them together then cost the store a hundredth of a core. In return no task waits for its shard's owners: of a few
-workers those that were killed, or whose slots are full, are often both owners of some shard.
+More workers would also race for each task that becomes due: all of them wake at its time.
 """
 OWNERS = 2
 """Owners of a shard, at least: one may be gone, or busy, without a delay of the shard's tasks."""
