@@ -11,7 +11,7 @@ from later.cli.commands import move as command
 from later.cli.commands.move import _place, _teller
 from later.cli.program import run
 from later.cli.progress import task_bar
-from later.core.errors import ConfigError
+from later.core.errors import ConfigError, StoreDown
 from tests.builders import a_task
 from tests.cli.api_stub import Capture
 from tests.store.store_meaning import open_prefix, read_meaning
@@ -77,3 +77,22 @@ async def test_the_shards_of_a_target_that_is_laid_out_stay(
     with pytest.raises(ConfigError, match="laid out with 3"):
         await command._move(server_url, server_url, 7, "later", "other", 10.0, as_json=False)
     assert await command._move(server_url, server_url, None, "later", "other", 10.0, as_json=False) == 0
+
+
+async def test_an_address_without_its_scheme_is_no_new_directory(
+    store: StoreFixture, server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    await store.client.open()
+    for target in ("10.0.0.1:6379", "redis:/10.0.0.1"):
+        with pytest.raises(ConfigError, match="there is no such directory; expected redis://"):
+            await command._move(server_url, target, None, "later", "other", 10.0, as_json=False)
+    assert not list(tmp_path.iterdir())
+
+
+async def test_an_error_names_the_end_that_it_is_about(store: StoreFixture, server_url: str) -> None:
+    await store.client.open()
+    with pytest.raises(StoreDown, match=r"--to redis://127\.0\.0\.1:1/0: the store cannot be reached"):
+        await command._move(server_url, "redis://127.0.0.1:1/0", None, "later", "other", 1.0, as_json=False)
+    with pytest.raises(StoreDown, match=r"--from redis://127\.0\.0\.1:1/0: the store cannot be reached"):
+        await command._move("redis://127.0.0.1:1/0", server_url, None, "later", "other", 1.0, as_json=False)

@@ -6,8 +6,8 @@ import asyncio
 import json
 import stat
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from later.cli.options import OptionParamType, config_options, examples, json_op
 from later.cli.progress import ProgressBar, task_bar
 from later.cli.store_access import load_config
 from later.core.clock import Clock
-from later.core.errors import ConfigError, StoreDown
+from later.core.errors import ConfigError, StoreDown, StoreMismatch
 from later.core.policy import DEFAULT_POLICY
 from later.embedded import EmbeddedError, EmbeddedStore, answers_ping, holds_store, socket_url
 from later.embedded.key_file import signing_key_file
@@ -168,7 +168,9 @@ async def _open_source(text: str, prefix: str, timeout_s: float) -> AsyncIterato
         raise EmbeddedError(f"--from {text}: there is no store; expected the directory of a `later up`, or a URL")
     async with _running(text) as url:
         settings = StoreSettings(url=url, prefix=prefix, timeout_s=timeout_s)
-        async with aclosing(await _open(settings)) as store:
+        with _names_end(f"--from {mask_url(text)}"):
+            opened = await _open(settings)
+        async with aclosing(opened) as store:
             if not store.keys.shards:
                 raise ConfigError(f"--from {mask_url(text)}: there is no data of later with the prefix {prefix}")
             yield store
@@ -179,15 +181,17 @@ async def _open_target(
     text: str, prefix: str, timeout_s: float, wanted: int | None, default: int
 ) -> AsyncIterator[Store]:
     """Open the store that gets the data; lay it out if it is new."""
+    _check_target(text)
     async with _running(text) as url:
         settings = StoreSettings(url=url, prefix=prefix, timeout_s=timeout_s)
-        store = await _open(settings)
-        if not store.keys.shards:
-            await store.aclose()
-            new = connect_store(settings, wanted or default, _clock(), DEFAULT_POLICY, "", lambda verb: _ignore)
-            async with aclosing(new):
-                await new.client.open()
+        with _names_end(f"--to {mask_url(text)}"):
             store = await _open(settings)
+            if not store.keys.shards:
+                await store.aclose()
+                new = connect_store(settings, wanted or default, _clock(), DEFAULT_POLICY, "", lambda verb: _ignore)
+                async with aclosing(new):
+                    await new.client.open()
+                store = await _open(settings)
         async with aclosing(store):
             shards = len(store.keys.shards)
             if wanted not in (None, shards):
@@ -195,6 +199,23 @@ async def _open_target(
                     f"--to-shards {wanted}: the target is laid out with {shards}: empty it, or leave this out"
                 )
             yield store
+
+
+def _check_target(text: str) -> None:
+    """Refuse an address without its scheme, which would be the name of a new directory. Raises ConfigError."""
+    if "://" not in text and ":" in text and not Path(text).exists():
+        raise ConfigError(f"--to {mask_url(text)}: there is no such directory; expected redis://HOST:PORT for a server")
+
+
+@contextmanager
+def _names_end(end: str) -> Iterator[None]:
+    """Say of which end an error tells that is not about both."""
+    try:
+        yield
+    except StoreMismatch as error:
+        raise StoreMismatch(f"{end}: {error}") from error
+    except StoreDown as error:
+        raise StoreDown(f"{end}: {error}") from error
 
 
 async def _open(settings: StoreSettings) -> Store:
