@@ -21,6 +21,8 @@ from later.worker.hold_history import HoldHistory
 
 SAME_HOLD_MS = 60_000
 """How long a topic still counts as held after it was found held: each permit lets it go for a moment."""
+CENSUSES_APART = 3
+"""The same where a census takes long, in times of that: the next one begins after twice as long at most."""
 SLICE = 50
 """Topics after which other work of this process, such as deliveries, gets its turn: after some 2 ms."""
 
@@ -63,6 +65,7 @@ class Census:
             self._note_step()
             builder.add([self._row(topic, count, policies, permits, now) for topic, count in some])
         took_ms, partial = round((time.monotonic() - began) * 1000), self._store.client.away_tags.misses != misses
+        self._remember_holds_for(took_ms)
         return builder.finish(at=now, took_ms=took_ms, store=facts, partial=partial)
 
     def _note_step(self) -> None:
@@ -70,12 +73,17 @@ class Census:
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Take over what another instance has found: which topics have labels, and what holds topics."""
+        self._remember_holds_for(snapshot.took_ms)
         names = [row.topic for row in snapshot.rows if row.has_label]
         self._labels.adopt(names)
         self._labels.refresh(names)
         for row in snapshot.rows:
             if row.held is not Held.NO:
                 self._history.add(row.topic, row.held, snapshot.at, snapshot.at)
+
+    def _remember_holds_for(self, took_ms: int) -> None:
+        """Let holds that were found count until after the next census, if this one took so long."""
+        self._history.same_hold_ms = max(SAME_HOLD_MS, CENSUSES_APART * took_ms)
 
     async def _read_facts(self, now: int) -> StoreFacts:
         stats = self._store.stats

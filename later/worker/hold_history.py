@@ -31,7 +31,7 @@ class HoldHistory:
     """
 
     def __init__(self, same_hold_ms: int = SAME_HOLD_MS) -> None:
-        self._same_hold_ms = same_hold_ms
+        self.same_hold_ms = same_hold_ms
         self._holds: dict[str, _Hold] = {}
         self._namespaces: dict[str, _Hold] = {}
         """Pauses of whole namespaces."""
@@ -84,4 +84,4 @@ class HoldHistory:
                 holds[scope.name] = hold
 
     def _goes_on(self, hold: _Hold, now: int) -> bool:
-        return hold.until >= now - self._same_hold_ms
+        return hold.until >= now - self.same_hold_ms

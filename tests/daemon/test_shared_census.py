@@ -97,6 +97,23 @@ async def test_a_snapshot_that_is_known_is_not_read_again(store: StoreFixture) -
     assert [command[0] for commands in round_trips for command in commands] == ["HGET"]
 
 
+async def test_a_topic_that_was_held_counts_as_held_in_the_next_census_however_long_one_takes(
+    store: StoreFixture,
+) -> None:
+    """A permit lets a topic go for a moment, in which the next census, of very many topics, may look at it."""
+    now = (await store.time.now()).low
+    await store.tasks.create([a_task(topic="order", created_at=now - 400_000)])
+    daemon = Daemon.on(store)
+    await daemon.census.update()
+    [row] = daemon.latest().rows
+    assert row.held is Held.NO
+    held = msgspec.structs.replace(row, held=Held.RATE)
+    slow = msgspec.structs.replace(daemon.latest(), at=now - 300_000, took_ms=160_000, rows=[held])
+    daemon.census._census.adopt(slow)
+    [row] = (await daemon.census._census.count()).rows
+    assert row.held is Held.RATE
+
+
 async def test_two_daemons_that_need_a_census_at_once_make_one(store: StoreFixture, server_url: str) -> None:
     await store.tasks.create([a_task(topic="order")])
     async with two_daemons(store, server_url) as (one, two):
