@@ -84,8 +84,10 @@ class CreateLevels:
         }
         reached, missed = await self._durable_writes.confirm_each(list(levels.values()), self._server_changes)
         confirmed = list(answers)
-        for n, error in zip(levels, missed, strict=True):
-            if error is not None:
+        for (n, level), error in zip(levels.items(), missed, strict=True):
+            if isinstance(answers[n], Conflict) and error is not None:
+                confirmed[n] = self._durable_writes.missed(level, reached, stored=False)
+            elif error is not None:
                 confirmed[n] = error
         return reached, confirmed
 

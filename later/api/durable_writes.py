@@ -96,20 +96,26 @@ class DurableWrites:
         policies = await self._policies.current()
         return await self.begin(asked, policies.daemon.durability)
 
-    async def confirm(self, level: Durability, changes: int, id: str | None = None) -> None:
+    async def confirm(self, level: Durability, changes: int, id: str | None = None, *, stored: bool = True) -> None:
         """Wait until the writes so far have reached a level; `changes` is `server_changes` of before the write.
+
+        This request has `stored` something, or found what an earlier one may have.
 
         Raises:
             NotDurable: they have not in time, or the server is another one by now, which may not have them.
         """
         reached = await self.reach(level, changes)
         if not contains(reached, level):
-            raise self.missed(level, reached, id)
+            raise self.missed(level, reached, id, stored=stored)
 
-    def missed(self, level: Durability, reached: Durability, id: str | None = None) -> NotDurable:
-        """Return the error of a write that has not reached its level."""
-        text = f"stored, but not on {_WHERE[level]} within {self._timeout_s:g} s"
-        return NotDurable(text, reached=str(reached), id=id)
+    def missed(
+        self, level: Durability, reached: Durability, id: str | None = None, *, stored: bool = True
+    ) -> NotDurable:
+        """Return the error of a write that has not reached its level; or of what was found, if nothing was `stored`."""
+        offer = None if self._offers is None else self._offers.why_not(level)
+        why = f" within {self._timeout_s:g} s" if offer is None else f": {offer.reason}"
+        what = "stored, but" if stored else "nothing was changed, and what is there is"
+        return NotDurable(f"{what} not on {_WHERE[level]}{why}", reached=str(reached), id=id, stored=stored)
 
     async def confirm_edit(self, asked: Durability, topic: str, changes: int, name: str) -> str | UnsetType:
         """Wait as `confirm` does for the change of a task, and return the level for its answer.
@@ -128,7 +134,8 @@ class DurableWrites:
         An earlier attempt may have made the change, and missed its level. The answer to its repeat says so of the task,
         and must not before that is as durable as it was to be.
         """
-        await self.confirm_edit(asked, "", changes, name)
+        level = await self._level_of_any(asked, namespace_from_name(name))
+        await self.confirm(level, changes, id_of(name), stored=False)
 
     async def confirm_items(
         self,
@@ -155,10 +162,10 @@ class DurableWrites:
                     of_any[namespace] = await self._level_of_any(asked, namespace)
                 levels.append(of_any[namespace])
         reached, missed = await self.confirm_each(levels, changes)
-        for (name, _), error in zip(items, missed, strict=True):
-            if error is not None:
-                error.id = id_of(name)
-        return reached, missed
+        return reached, [
+            error and self.missed(level, reached, id_of(name), stored=not isinstance(answer, LaterError))
+            for (name, answer), level, error in zip(items, levels, missed, strict=True)
+        ]
 
     async def _level_of_any(self, asked: Durability, namespace: str | None) -> Durability:
         """Return the highest level of a request and of any policy of a namespace, because the topic is not known.

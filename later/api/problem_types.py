@@ -172,9 +172,10 @@ STORE_FULL = ProblemType(
     "Send the same request again later. The operator gives the store more memory (maxmemory).",
 )  # fmt: skip
 NOT_DURABLE = ProblemType(
-    "not-durable", 503, "Stored, but not as durably as asked for",
+    "not-durable", 503, "Not as durable as asked for",
     "The write was made and stays, but has not reached the durability that was asked for within --durability-timeout.\n"
-    "`stored` is true, `durability` is the level that it has reached, and `id` names the task.",
+    "`stored` is true, `durability` is the level that it has reached, and `id` names the task. Without `stored` there\n"
+    "was nothing to change, and it is what is there that has not reached it.",
     "Send the same request again, after Retry-After, with that `id`: the level is waited for anew, and nothing is\n"
     "created twice. The operator looks at the replicas: later status",
 )  # fmt: skip

@@ -142,7 +142,7 @@ def error_body(error: LaterError) -> ErrorBody:
         ended=(isinstance(error, NotFound) and error.ended) or UNSET,
         unknown=(isinstance(error, StoreDown) and error.unknown) or UNSET,
         id=error.id or UNSET if isinstance(error, NotDurable) else UNSET,
-        stored=isinstance(error, NotDurable) or UNSET,
+        stored=(isinstance(error, NotDurable) and error.stored) or UNSET,
         durability=error.reached if isinstance(error, NotDurable) else UNSET,
     )
 

@@ -98,7 +98,7 @@ class TaskHandlers:
             self._metrics.tasks_refused.inc()
             raise
         except Conflict:  # with what an earlier attempt may have made
-            await self._durable_writes.confirm(level, changes, task.id)
+            await self._durable_writes.confirm(level, changes, task.id, stored=False)
             raise
         if span is not None:
             span.note_stored()

@@ -194,11 +194,13 @@ class NotDurable(LaterError):
     """The environment's fault: a write was made, but has not reached the durability that was asked for in time.
 
     It is not undone, because another copy may have it: it may be repeated with the same id. `reached` is the level that
-    it has reached. `id` is that of the task; None stands for all tasks of a request.
+    it has reached. `id` is that of the task; None stands for all tasks of a request. It is not `stored` if there was
+    nothing to write, and it is that which has not reached its durability.
     """
 
-    def __init__(self, text: str, *, reached: str, id: str | None = None) -> None:
+    def __init__(self, text: str, *, reached: str, id: str | None = None, stored: bool = True) -> None:
         super().__init__(text)
+        self.stored = stored
         self.reached = reached
         self.id = id
 

@@ -64,7 +64,16 @@ async def test_a_level_that_is_not_reached_is_503_and_stored_and_waited_for_anew
         with server.stopped_replica():
             status, problem = await create(api, durability="replica")
             repeated, _ = await create(api, id=problem["id"], durability="replica")
-            exists, _ = await create(api, id=problem["id"], durability="replica", if_exists="error")
+            exists, found = await create(api, id=problem["id"], durability="replica", if_exists="error")
+            batch = await api.http.post(
+                "/create/batch",
+                json=[
+                    {**TASK, "id": problem["id"], "durability": "replica", "if_exists": how}
+                    for how in ("keep", "error")
+                ],
+            )
+            items = [item["error"] for item in (await batch.json())["results"]]
+            _, unknown = await api.post("/delete", {"id": "none", "durability": "replica"})
             disk, _ = await create(api, id="disk", durability="disk")
             primary, _ = await create(api, id="primary")
         after = await create(api, id=problem["id"], durability="replica")
@@ -76,7 +85,8 @@ async def test_a_level_that_is_not_reached_is_503_and_stored_and_waited_for_anew
     assert problem["detail"] == "stored, but not on a replica within 0.2 s"
     assert (repeated, exists, disk, primary) == (503, 503, 200, 200)
     assert (after[0], after[1]["created"], after[1]["durability"]) == (200, False, "replica")
-    assert missed == 3
+    assert missed == 5
+    assert [answer.get("stored", False) for answer in (found, *items, unknown)] == [False, True, False, False]
 
 
 async def test_the_answer_that_a_level_was_missed_asks_to_come_again_in_a_second(tmp_path: Path) -> None:
@@ -245,10 +255,11 @@ async def test_a_topics_level_that_cannot_be_had_is_not_waited_for() -> None:
     async with serve_api(durability_timeout_ms=60_000) as api:
         await create(api, id="a", delay=60)
         await api.http.put("/topics/orders/policy", json={"durability": "replica"})
-        missed, _ = await api.post("/update", {"id": "a", "content": "new"})
+        missed, problem = await api.post("/update", {"id": "a", "content": "new"})
         unknown, _ = await api.post("/delete", {"id": "none"})
 
     assert (missed, unknown) == (503, 404)
+    assert problem["detail"] == "stored, but not on a replica: it has no replica, and min-replicas-to-write is 0"
 
 
 async def test_a_batch_is_refused_if_any_of_its_levels_cannot_be_had(tmp_path: Path) -> None:
