@@ -33,8 +33,8 @@ CONNECTION = {"ping", "role", "select", "client|setname", "evalsha", "evalsha_ro
 CLUSTER = {"cluster|shards", "cluster|slots", "cluster|info", "cluster|myid", "asking", "ssubscribe", "spublish"}
 """Commands that are for the nodes of a cluster."""
 POOL = "{later:0}:pool"
-OPERATOR_ONLY = {"scan", "pttl", "xrange"}
-"""Commands of `status`, `doctor` and `audit`, which people run."""
+OPERATOR_ONLY = {"scan", "pttl", "xlen", "xrange"}
+"""Commands of `status`, `doctor`, `audit` and `move`, which people run."""
 
 BLOCKING = {
     "blmove": (POOL, POOL, "LEFT", "RIGHT", "1"),
