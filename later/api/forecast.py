@@ -97,6 +97,7 @@ class ForecastHandlers:
             "counted_at": None if snapshot is None else rfc3339(snapshot.at),
             "topics": [{"topic": name, "due": tasks.due, "counts": tasks.counts} for name, tasks in found.items()],
             "topics_left_out": left_out,
+            **({"partial": True} if snapshot is not None and snapshot.partial else {}),
         }
 
 

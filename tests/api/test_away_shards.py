@@ -73,6 +73,15 @@ async def test_what_is_counted_says_that_a_part_is_missing_and_only_then(
     assert (status, answer["partial"]) == (200, True)
 
 
+async def test_a_forecast_says_that_the_census_has_not_found_the_topics_of_a_part(api: ApiFixture) -> None:
+    await api.post("/create", {**MINIMAL, "id": id_in(api, 0), "delay": 60})
+    with shards_away(api.store, api.keys.shards[0]):
+        status, answer = await api.get("/forecast")
+        assert (status, answer["topics"], answer["partial"]) == (200, [], True)
+    status, answer = await api.get("/topics/order/forecast")
+    assert (status, sum(answer["counts"]), "partial" in answer) == (200, 1, False)
+
+
 async def test_an_explanation_says_that_a_part_is_missing(api: ApiFixture) -> None:
     await create_in_each_shard(api)
     with shards_away(api.store, api.keys.shards[0]):

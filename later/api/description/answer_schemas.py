@@ -166,7 +166,10 @@ def _forecast_schemas() -> dict[str, Schema]:
     common = {"at": TIME, "from": TIME, "step_s": integer(1), **counts}
     topics = array(answer_structure(topic=_TEXT, **counts), most=MAX_FORECAST_TOPICS)
     return {
-        "Forecast": answer_structure(**common, counted_at=nullable(TIME), topics=topics, topics_left_out=_COUNT),
+        "Forecast": _with_optional(
+            answer_structure(**common, counted_at=nullable(TIME), topics=topics, topics_left_out=_COUNT),
+            partial=BOOLEAN,
+        ),
         "TopicForecast": answer_structure(
             topic=_TEXT,
             **common,
