@@ -113,7 +113,7 @@ async def test_a_killed_move_goes_on_and_doubles_nothing(
         except Killed:
             runs += 1
     assert runs >= 4
-    assert report.put < report.tasks
+    assert report.state is MoveState.WAS_DONE or report.put < report.tasks  # the last kill may be after its last mark
     assert waiting_since(await read_meaning(target), before) == before
 
 
