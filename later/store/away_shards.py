@@ -25,11 +25,11 @@ class AwayShards:
 
     def __len__(self) -> int:
         """Return how many shards are away."""
-        return sum(shard in self for shard in self._keys.shards) if self._client.away_tags else 0
+        return sum(shard in self for shard in self._keys.shards) if self._client.is_any_away else 0
 
     def __contains__(self, shard: Shard) -> bool:
         tag, away = hash_tag(shard.pool), self._client.away_tags
-        return tag in away or tag in away.unwritable
+        return tag in away or tag in away.unwritable or self._client.is_away(shard.pool)
 
     def draw(self, admit: Callable[[], Task]) -> Task:
         """Return a task that `admit` makes with an id that it draws: in a shard that is there, if that is found.
@@ -37,7 +37,7 @@ class AwayShards:
         `admit` may make it with the same id each time, because its caller chose that.
         """
         task = admit()
-        if not self._client.away_tags:
+        if not self._client.is_any_away:
             return task
         for _ in range(MAX_DRAWS - 1):
             if self._keys.shard_of(task.id) not in self:

@@ -136,6 +136,15 @@ class StoreClient:
         """Return what tells the server of a key from others; None if there is only one, or if it is not known."""
         return None
 
+    def is_away(self, key: bytes) -> bool:
+        """Return True if the node of a cluster that has a key did not answer when it was asked last."""
+        return False
+
+    @property
+    def is_any_away(self) -> bool:
+        """True if any node did not answer when it was asked last, or any hash tag is away."""
+        return bool(self.away_tags)
+
     def refresh_map(self) -> None:
         """Begin to read anew which node of a cluster has which shards."""
 

@@ -127,6 +127,13 @@ class ClusterClient(StoreClient):
     def node_of(self, key: bytes) -> Hashable:
         return self.nodes.node_of(key)
 
+    def is_away(self, key: bytes) -> bool:
+        return self.nodes.is_away(key)
+
+    @property
+    def is_any_away(self) -> bool:
+        return super().is_any_away or self.nodes.is_any_away
+
     async def aclose(self) -> None:
         await self._clocks.aclose()
         await self.nodes.aclose()

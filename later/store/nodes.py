@@ -145,6 +145,16 @@ class Nodes:
             return None
         return self.map.owners[key_slot(key)]
 
+    def is_away(self, key: bytes) -> bool:
+        """Return True if the node that serves a key did not answer when it was asked last."""
+        owner = self.node_of(key)
+        return owner is not None and self._node(owner).is_away
+
+    @property
+    def is_any_away(self) -> bool:
+        """True if any node that serves slots did not answer when it was asked last."""
+        return self.map.current is not None and any(self._node(address).is_away for address in self.map.primaries)
+
     @property
     def are_all_away(self) -> bool:
         """True if no node that serves slots answered when it was asked last."""

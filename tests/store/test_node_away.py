@@ -103,6 +103,22 @@ async def test_a_create_fails_for_the_shards_of_the_node_alone(cluster: ClusterS
     assert all(store.keys.shard_of(task.id) not in away for task in drawn)
 
 
+async def test_a_process_that_only_creates_knows_all_shards_of_a_node_that_is_away(
+    cluster: ClusterService, store: StoreFixture
+) -> None:
+    """It looks at none. Otherwise a create would have to fail for each of them."""
+    await store.client.open()
+    [killed, *_] = cluster.slot_owners()
+    away = shards_of(cluster, store, killed)
+    cluster.kill(killed)
+    for _ in range(int(SOON_S / 0.02)):
+        if len(store.away_shards) == len(away):
+            break
+        await asyncio.sleep(0.02)
+    drawn = [store.away_shards.draw(a_task) for _ in range(50)]
+    assert all(store.keys.shard_of(task.id) not in away for task in drawn)
+
+
 async def test_a_node_that_hangs_is_not_waited_for_by_looks_and_is_back_when_it_answers(
     cluster: ClusterService, store: StoreFixture
 ) -> None:
