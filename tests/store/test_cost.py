@@ -271,7 +271,7 @@ async def scripts(store: StoreFixture) -> None:
         }),
         (purging, {"evalsha": 1, "zrangebyscore": 1, "zrem": 3, "hdel": 3, "zrange": 2, "zscore": 1}),
         (listing, {"evalsha": 2, "zcount": 2, "zrange": 1, "hmget": 6, "zmscore": 5}),
-        (exporting, {"evalsha": 1, "zcount": 2, "zrange": 1, "hmget": 7}),
+        (exporting, {"evalsha": 1, "zcount": 2, "zrange": 1, "hmget": 11}),
         (pulling, {
             "evalsha": 1, "zrangebyscore": 1, "zrange": 1, "hmget": 3, "zmscore": 2, "zrem": 1, "del": 1, "zadd": 3,
             "hset": 1,

@@ -506,3 +506,16 @@ async def test_a_target_that_loses_its_mark_meanwhile_stops_the_move(
     with pytest.raises(MoveRefused, match="the target has lost"):
         await move(store, target)
     assert await read_needs(store) == {MOVING}
+
+
+async def test_large_bodies_of_many_topics_are_not_read_at_once(store: StoreFixture) -> None:
+    large = 200_000
+    await store.tasks.create([a_task(topic=f"t{n % 30}", content="x" * large) for n in range(300)])
+    reader = store_reader.StoreReader(store.client, store.keys)
+    sizes, tasks = list[int](), 0
+    for shard in store.keys.shards:
+        async for piece in reader.by_bucket(shard):
+            tasks += len(piece.tasks)
+            sizes.append(sum(len(task.body) for task in piece.tasks))
+    assert tasks == 300
+    assert max(sizes) < 2 * store_reader.MAX_READ_BYTES

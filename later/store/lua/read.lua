@@ -8,7 +8,8 @@ local bucket, pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local since, before, after_score, after_id, to_score, to_id = unpack(ARGV, 1, 6)
 local most, max_bytes = tonumber(ARGV[7]), tonumber(ARGV[8])
 
--- Bodies are read in slices: all of them together may be far too large.
+-- Bodies are read in slices: all of them together may be far too large. The first slice is one body, because a caller
+-- that reads a hundred buckets at once would otherwise get twenty large ones of each.
 local READ = 20
 
 local first, end_ = rank_range(bucket, since, before, after_score, after_id)
@@ -19,9 +20,10 @@ local entries = redis.call('ZRANGE', bucket, first, math.min(end_, first + most 
 local ids = {}
 for i = 1, #entries, 2 do ids[#ids + 1] = entries[i] end
 
-local bodies, bytes = {}, 0
+local bodies, bytes, slice = {}, 0, 1
 while #bodies < #ids and bytes <= max_bytes do
-  local some = redis.call('HMGET', pool, unpack(ids, #bodies + 1, math.min(#bodies + READ, #ids)))
+  local some = redis.call('HMGET', pool, unpack(ids, #bodies + 1, math.min(#bodies + slice, #ids)))
+  slice = math.min(slice * 2, READ)
   for _, body in ipairs(some) do
     bodies[#bodies + 1] = body
     bytes = bytes + (body and #body or 0)
