@@ -60,6 +60,8 @@ class DelayedLink:
         """Drop what is under way: with everything, as a machine's death does, or on the way to other servers alone."""
         self._cut = what
         if what is Cut.ALL:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # a close alone does not end an accept under way
             self._listener.close()
         for connection in self._connections:
             if what is Cut.ALL or (what is Cut.ALL_BUT_LATER and not connection.is_of_later):
@@ -95,6 +97,8 @@ class DelayedLink:
                 self._threads += copying
                 for thread in copying:
                     thread.start()
+            if self._cut is Cut.ALL:  # since it was accepted
+                connection.shut_down()
 
     def _read(
         self, source: socket.socket, sent: queue.SimpleQueue[tuple[float, bytes]], connection: Connection
@@ -135,9 +139,11 @@ def run_delayed_link(listen_port: int, port: int, delay_s: float) -> Iterator[De
     """Run a link from `listen_port` to `port` until the end of the block."""
     with socket.create_server(("127.0.0.1", listen_port)) as listener:
         link = DelayedLink(listener, port, delay_s)
-        Thread(target=link.serve, daemon=True).start()
+        serving = Thread(target=link.serve, daemon=True)
+        serving.start()
         try:
             yield link
         finally:
             link.cut()
+            serving.join()
             link.close()
