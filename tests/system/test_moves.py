@@ -28,6 +28,8 @@ from tests.system.waiting import wait_until
 
 TASKS, SHARDS, KILLS = 100_000, 16, 10
 REFUSED = "the store's data was moved to"
+DUE_IN_S = 25
+"""When the tasks of a moved laptop are due: none while they are created, and their daemon is stopped."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -94,8 +96,8 @@ def test_the_tasks_of_a_laptop_are_delivered_once_from_the_new_store(
 ) -> None:
     data = folder / "data"
     with run_up(folder, data) as up:
-        soon = [create(up.url, callback=receiver.url(), delay=5) for _ in range(20)]
-        held = create(up.url, topic="held", callback=receiver.url(), delay=5)
+        soon = [create(up.url, callback=receiver.url(), delay=DUE_IN_S) for _ in range(20)]
+        held = create(up.url, topic="held", callback=receiver.url(), delay=DUE_IN_S)
         assert call(up.url, "POST", "/topics/held/pause").status == 200
         move = ("move", "--from", str(data), "--to", store.url, "--to-shards", str(SHARDS))
         running = run_command(*move)
