@@ -71,9 +71,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def shards(store_kind: int | str) -> int:
-    """The number of shards."""
-    return SHARDS_ON_CLUSTER if isinstance(store_kind, str) else store_kind
+def shards(request: pytest.FixtureRequest, store_kind: int | str) -> int:
+    """The number of shards: the one that a test asks for, or that of its kind of store."""
+    number = getattr(request, "param", store_kind)
+    return SHARDS_ON_CLUSTER if isinstance(number, str) else int(number)
 
 
 @pytest.fixture
