@@ -23,6 +23,7 @@ collect_ignore = (
                 "audit",
                 "check",
                 "check_verify",
+                "cluster",
                 "daemon",
                 "doctor",
                 "exports",

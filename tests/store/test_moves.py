@@ -12,6 +12,7 @@ from later.core.errors import StoreDown, StoreFull, StoreMismatch
 from later.core.heartbeat import Heartbeat
 from later.core.policy import DEFAULT_POLICY
 from later.store import moves, store_reader
+from later.store.fanout import MAX_READ_BYTES
 from later.store.keys import Bucket, Keys
 from later.store.moves import Move, MoveRefused, MoveState, abandon
 from later.store.open import Store, open_existing_store, open_store
@@ -518,4 +519,4 @@ async def test_large_bodies_of_many_topics_are_not_read_at_once(store: StoreFixt
             tasks += len(piece.tasks)
             sizes.append(sum(len(task.body) for task in piece.tasks))
     assert tasks == 300
-    assert max(sizes) < 2 * store_reader.MAX_READ_BYTES
+    assert max(sizes) < 2 * MAX_READ_BYTES
