@@ -260,7 +260,7 @@ def _is_json(stored: bytes) -> bool:
         return False
     try:
         msgspec.json.decode(stored)
-    except (ValueError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return False
     return True
 
