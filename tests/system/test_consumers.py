@@ -26,7 +26,7 @@ echo "$LATER_TOPIC $LATER_ID $LATER_ATTEMPT $content" >> "$OUT"
 case $content in
     fail) echo first >&2; echo "no disk" >&2; exit 3;;
     busy) [ "$LATER_ATTEMPT" = 1 ] && [ ! -e "$OUT.busy" ] && touch "$OUT.busy" && exit 75;;
-    long) sleep 2.5;;
+    long) sleep 5;;
     stuck) trap "" TERM; while :; do sleep 0.1; done;;
 esac
 exit 0
@@ -60,8 +60,10 @@ def test_a_command_does_tasks_and_its_end_decides_on_them(up: Daemon, tmp_path: 
     out = tmp_path / "out"
     for content in ("plain", "fail", "busy", "long"):
         create(up.url, topic="jobs", id=content, content=content, callback=None)
-    with start_work(up, out, "-n", "4", "--lease", "1s") as work:
+    with start_work(up, out, "-n", "4", "--lease", "3s") as work:
         try:
+            wait_until(lambda: state(up, "fail") == "error", "a task to fail")
+            failed = query(up.url, "fail")
             wait_until(lambda: [state(up, id) for id in ("plain", "busy", "long")] == ["gone"] * 3, "tasks to be done")
             create(up.url, topic="jobs", id="woken", content="woken", callback=None)
             wait_until(lambda: state(up, "woken") == "gone", "a task that is created while the command waits")
@@ -77,7 +79,6 @@ def test_a_command_does_tasks_and_its_end_decides_on_them(up: Daemon, tmp_path: 
     assert sorted(line.rpartition(" ")[0] for line in lines(out)) == [
         "jobs busy 1", "jobs busy 1", "jobs fail 1", "jobs long 1", "jobs plain 1", "jobs stuck 1", "jobs woken 1",
     ]  # fmt: skip
-    failed = query(up.url, "fail")
     assert (failed["state"], failed["attempts"], failed["last_error"]["message"]) == ("error", 1, "no disk")
     stuck = query(up.url, "stuck")
     assert (stuck["state"], stuck["attempts"]) == ("delay", 0)
