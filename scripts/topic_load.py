@@ -1,4 +1,4 @@
-"""What many topics and many policies cost the store and a process: `python -m scripts.topic_load --help`."""
+"""Measures the cost of many topics and policies to the store and a process: `python -m scripts.topic_load --help`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SETTINGS = Settings({"rate": 10, "concurrency": 4})
 
 
 class Probe:
-    """What some work costs: its wall time, this process's CPU and longest block, the store's CPU and commands."""
+    """The cost of some work: its wall time, this process's CPU and longest block, the store's CPU and commands."""
 
     def __init__(self, server: redis.Redis) -> None:
         self._server = server

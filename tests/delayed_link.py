@@ -16,7 +16,7 @@ LATER = b"later"
 
 
 class Cut(Enum):
-    """What of a link is cut: each connection, or all but those of later, whose packets may also just vanish."""
+    """The connections of a link that are cut: all, or all but those of later; packets may also just vanish."""
 
     NOTHING = "nothing"
     ALL = "dies"

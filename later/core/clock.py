@@ -80,7 +80,7 @@ class Clock:
         self._awaits_round = False
         """True until all servers of several were asked once: one of them is not enough."""
         self._before: tuple[ServerClock, float] | None = None
-        """What was known of the primary before this one, and when it was replaced."""
+        """The clock of the primary before this one, and when it was replaced (s, monotonic)."""
         self.moved_ms = 0
         """How far this clock is ahead of the store's own: 0, but on a store of `later dev`."""
 

@@ -28,7 +28,7 @@ class Part(Generic[Value, Summary]):
 
     @cached_property
     def summary(self) -> Summary:
-        """What `summarize` says of the values."""
+        """The result of `summarize` for the values."""
         return self._summarize(self.values)
 
 

@@ -102,7 +102,7 @@ class SettingsSummary(NamedTuple):
     pulled_namespaces: frozenset[str]
     """The namespaces in which consumers claim the tasks of any."""
     queues: list[str]
-    """Those that say themselves how their tasks are delivered, in the order of their bytes."""
+    """The topics with a setting `deliver` of their own, in the order of their bytes."""
     dead_letter_topics: frozenset[str]
     """The topics to which their dead tasks move."""
     follow_up_scopes: frozenset[PolicyScope]

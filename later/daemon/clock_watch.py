@@ -1,4 +1,4 @@
-"""What the log says where the clocks of the store's nodes differ."""
+"""Warnings in the log where the clocks of the store's nodes differ."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ClusterMap:
         self.owners: list[Address | None] = []
         """The node that serves each slot, by the map and by what nodes have said since it was read."""
         self._moved: dict[int, Address] = {}
-        """What they have said since."""
+        """The owners that nodes have named since then, by slot."""
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 

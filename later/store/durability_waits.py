@@ -36,9 +36,10 @@ class ReplicaState(NamedTuple):
 
 
 class Offers(NamedTuple):
-    """What the store offers. `appendfsync` is "" if the server keeps no file, and None if its setting is not known.
+    """The levels that the store offers.
 
-    `own_level` is that of each answered write, without a wait.
+    `appendfsync` is "" if the server keeps no file, and None if its setting is not known. `own_level` is that of each
+    answered write, without a wait.
     """
 
     own_level: Durability

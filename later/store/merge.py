@@ -13,8 +13,8 @@ Item = TypeVar("Item")
 async def merge(generators: Iterable[AsyncGenerator[Item]], at_once: int) -> AsyncGenerator[Item]:
     """Yield the items of all generators, of which `at_once` run at a time; the next begins when one has ended.
 
-    A generator goes on after its item was processed here, not before: whoever takes an item may change what that
-    generator reads next. An error of one ends all.
+    A generator goes on only when its item was processed: the caller may change the data that the generator reads next.
+    An error of one ends all.
     """
     waiting = iter(generators)
     unfinished: set[AsyncGenerator[Item]] = set()

@@ -71,7 +71,7 @@ class MoveReport(NamedTuple):
 
 
 class _Meta(NamedTuple):
-    """What `later:meta` says of moves, by `_META_FIELDS`."""
+    """The fields of `later:meta` about moves, in the order of `_META_FIELDS`."""
 
     moving_to: bytes | None
     moved_to: bytes | None

@@ -28,7 +28,7 @@ PAGE = 1000
 SUMMARIZED_AT_ONCE = 4
 """Parts of the settings that are looked through before other work of this process gets its turn: after some 5 ms."""
 CHANGED, ALL, TOO_MANY = range(3)
-"""What follows in the answer of `policies_since`."""
+"""The settings that an answer of `policies_since` has, as its second item says."""
 
 encode_settings = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Settings).decode

@@ -55,7 +55,7 @@ _decode_schedule = msgspec.json.Decoder(Schedule).decode
 
 
 class Put(IntEnum):
-    """What became of a record."""
+    """The result of putting a record."""
 
     DONE = 1
     EXISTS = 0

@@ -1,4 +1,4 @@
-"""What a scrape of /metrics costs the store: nothing, however many topics there are."""
+"""A scrape of /metrics costs the store nothing, however many topics there are."""
 
 from __future__ import annotations
 
